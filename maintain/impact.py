@@ -15,6 +15,8 @@ from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, refusal
 from launch.host.interpreter import package_folders
 from launch.resources import CONFIGS
+from launch.rules.table import FILE as TABLE
+from launch.rules.table import table
 from launch.upstream.capture.start import capture_schema
 from launch.upstream.help_text import read_help
 from launch.upstream.pin.ledger import explain_unknown_flag, load_ledger
@@ -93,6 +95,7 @@ def assess_impact(
             *find_broken_configs(trainers, configs),
             *_find_broken_patches(root),
             *find_stale_rules(trainers),
+            *find_stale_rows(trainers),
             *_find_losses(trainers),
         ]
         return Impact(commit_id, trainers, tuple(dict.fromkeys(breaks)))
@@ -249,6 +252,21 @@ def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
             message = f"{name} has changed: the rules about what it refuses no longer apply"
             cure = f"compare them with it ({RULES_FILE.name}), and give them its lines and digest"
             yield Finding.error("rule_source_changed", message, f"{file}:{known['lines'][0]}", cure)
+
+
+def find_stale_rows(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
+    """Find rows of the table of rules about a flag that the trainer no longer has. Rows of a whole
+    family are about those of its trainers that have the flag.
+    """
+    for impact in trainers:
+        if impact.schema is None or impact.schema.unknown:
+            continue
+        for rule in table():
+            is_stale = rule.flag is not None and rule.flag not in impact.schema.fields
+            if is_stale and impact.trainer in rule.trainers:
+                message = f"{impact.trainer} has no '{rule.flag}' at that commit"
+                where = f"{TABLE.name}: {rule.id}"
+                yield Finding.error("stale_row", message, where, "remove it from this row")
 
 
 def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:

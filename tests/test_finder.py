@@ -28,7 +28,7 @@ def test_every_module_has_tests_that_are_found() -> None:
     [
         # of its name
         ("launch/planning/chat_template.py", ["planning/test_chat_template.py"]),
-        ("launch/check/lint/cautions.py", ["check/lint/test_cautions.py"]),
+        ("launch/rules/table.py", ["rules/test_table.py"]),
         ("maintain/relock.py", ["tests/maintain/test_relock.py"]),
         # that imports it
         ("maintain/report.py", ["tests/maintain/test_commands.py"]),

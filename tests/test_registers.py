@@ -1,7 +1,7 @@
 """Guards, gates, rules of check, and patches: a half-added one is told everything that it lacks.
 
-What a trainer lacks: tests/config/test_trainers.py; a caution of lint:
-tests/check/lint/test_cautions.py.
+What a trainer lacks: tests/config/test_trainers.py; a row of the table of rules:
+tests/rules/test_table.py.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ searched for such files. Behind `--` stands one command, which the shell has exp
 arguments:
 output, one line per problem:
   train.sh:12: dataset_mixer: finetune.py has no flag ... [unknown_flag]
-  train.sh:20: warning: use_slow_tokenizer: finetune.py accepts use_slow_tokenizer and never reads it [never_read]
+  train.sh:20: warning: use_slow_tokenizer: finetune accepts --use_slow_tokenizer and never reads it [ignored_flag]
 A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice.
 A warning does not refuse a command. A shell variable is known if the file assigns it once, at the
 top level, before its use. What may start a trainer and can't be followed (eval of a variable, a

@@ -23,7 +23,6 @@ _MOST = 2**31 - 1
 # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
 _MOST_RANKS = 65_536
 _LONGEST_NUMBER = 24  # characters of a number that a message shows whole
-HIGH_LEARNING_RATE = 0.01  # above it nearly every model diverges
 
 
 @dataclass(frozen=True)
@@ -117,11 +116,6 @@ FLAG_RANGES: Mapping[str, Range] = {
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number. True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_below(value: object, bound: float) -> bool:
-    """Return whether a value is a number below a bound, as in a trainer's `refused_values`."""
-    return is_number(value) and value < bound
 
 
 def range_of(metadata: Mapping[str, Any]) -> Range | None:

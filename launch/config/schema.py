@@ -309,21 +309,6 @@ class DataConfig:
 
 
 @dataclass
-class RefusedValue:
-    """Values that a flag must not have, and the reason: numbers `below` one, texts `containing`
-    another, or texts not `matching` an expression.
-    """
-
-    reason: str = MISSING
-    below: float | None = None
-    containing: str | None = None
-    # a regular expression for the whole value; booleans are true and false
-    matching: str | None = None
-    # the key that such a value would undo; null: the values are refused whatever is set
-    conflicts_with: str | None = None
-
-
-@dataclass
 class TrainerConfig:
     """How `launch` drives one upstream script. configs/tulu/trainer/finetune.yaml and trl_sft.yaml
     show the fields.
@@ -371,13 +356,6 @@ class TrainerConfig:
     validation_flags: dict[str, Any] = field(default_factory=dict)  # the same with data.validation
     tracking: dict[str, dict[str, Any]] = field(default_factory=dict)  # value of `tracking`: flags
     push: dict[str, Any] = field(default_factory=dict)  # flags of hub.push
-    refused: dict[str, str] = field(default_factory=dict)  # flag that cannot work: why
-    refused_values: dict[str, RefusedValue] = field(default_factory=dict)
-    # flags that the script accepts and never reads
-    ignored_flags: list[str] = field(default_factory=list)
-    # flag: other flags, each with a regular expression for its values; with another value of one of
-    # them the flag has no effect
-    effective_only_with: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 class Buckets(StrEnum):

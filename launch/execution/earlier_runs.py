@@ -56,6 +56,7 @@ _NOT_TRAINED = frozenset(
         "stage.tasks",
         "model.trained_by",
         "trainer.unsupported_because",
+        # sections of a trainer's file that runs of earlier versions have recorded
         "trainer.refused",
         "trainer.ignored_flags",
         "trainer.refused_values",

@@ -26,7 +26,7 @@ from launch.planning.chat_template import (
     find_earlier_texts,
     find_template,
 )
-from launch.planning.checks import check_flags, check_model_preset, check_names, check_packing
+from launch.planning.checks import check_flags, check_model_preset, check_names, check_packed_length
 from launch.planning.command import build_command, choose_options, choose_patches
 from launch.planning.data import check_evaluation_flags, check_validation, read_local_data
 from launch.planning.environment import build_environment
@@ -53,8 +53,8 @@ from launch.planning.plan import Plan
 from launch.planning.plan_warnings import find_warnings
 from launch.planning.recipe import find_unsupported_values, replace_recipe_values
 from launch.planning.rlvr import check_generation, check_rlvr, uses_vllm
+from launch.planning.rule_facts import PlanFacts, check_settings
 from launch.planning.saved_model import check_model_folder
-from launch.planning.setting_conflicts import check_contradictions
 from launch.planning.stage_model import continues_adapter, model_shape
 from launch.planning.tracking import add_tracking_flags, tracking_environment
 from launch.planning.tuned_overlay import locate_in_overlay
@@ -169,7 +169,7 @@ def _build(
     # How the ranks share the model and the global batch.
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, trainer, width)
-    check_contradictions(config, parallel)
+    check_settings(PlanFacts(config, composed.plain, origins, parallel))
     check_rlvr(config, origins)
     shape = model_shape(config, inputs.model) or pending.shape
     continued = _continued_adapter(config, inputs, pending)
@@ -351,7 +351,7 @@ def _check_combinations(
     Raises UserError.
     """
     trainer = config.trainer
-    check_packing(trainer.name, flags)
+    check_packed_length(trainer.name, flags)
     check_model_preset(trainer, flags, machine.upstream.checkout, machine.registries)
     check_evaluation_flags(config, flags, inputs.mixture)
 

@@ -1,7 +1,7 @@
 """Checks the flags of a plan before anything runs.
 
 It finds flags that the trainer's parser or its `__post_init__` would refuse, names that the trainer
-would look up minutes after its start, and flags with which OLMo-core's packing fails.
+would look up minutes after its start, and a length with which OLMo-core's packing fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, flag_field, render_flag, unverified_message
 from launch.upstream.schema import Schema
-from launch.upstream.trainers import OLMO_CORE_DPO, OLMO_CORE_SFT, TRL, flags_named_in
+from launch.upstream.trainers import OLMO_CORE_SFT, TRL, flags_named_in
 from launch.worker.finding import Finding, Fix, Way
 
 
@@ -72,9 +72,7 @@ def named_flags(trainer: TrainerConfig) -> dict[str, str]:
     """Return every flag that a trainer's YAML names, with the first key that names it."""
     named: dict[str, str] = {}
     for flag, path, _ in flags_named_in(vars(trainer)):
-        is_list = path[0] == "ignored_flags"  # its second part is a position
-        key = path[0] if is_list else ".".join(path[:2])
-        named.setdefault(flag, f"trainer.{key}")
+        named.setdefault(flag, f"trainer.{'.'.join(path[:2])}")
     return named
 
 
@@ -215,60 +213,15 @@ def check_model_preset(
     raise refusal("no_olmo_preset", message, model.provenance.where, cure)
 
 
-def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
-    """Reject flags with which OLMo-core's trainers die at the first batch.
-
-    Raises UserError: packing_needs_flash, packing_needs_concatenation, checkpointing_needs_compile,
-    packing_length.
-    """
-    if trainer not in (OLMO_CORE_DPO, OLMO_CORE_SFT):
-        return
-    values = values_of(flags)
-    problems = []
-    if trainer == OLMO_CORE_SFT or values.get("packing"):
-        problems += _check_packed_documents(trainer, flags)
-    if trainer == OLMO_CORE_SFT:
-        problems += _check_packed_length(flags)
-    problems += _check_memory_budget(flags)
-    if problems:
-        raise UserError(problems)
-
-
-def _check_packed_documents(trainer: str, flags: Mapping[str, Flag]) -> list[Finding]:
-    """Return the problems of flags with which a trainer cannot separate packed documents."""
-    problems = []
-    attention = flags.get("attn_implementation")
-    if attention is not None and attention.value == "torch":
-        message = (
-            f"{trainer} separates packed documents with flash attention, got "
-            "attn_implementation=torch"
-        )
-        sentence = "remove {0}: without the flash-attn package the trainer uses torch's own kernel"
-        cure = Fix.of(sentence, "~recipe.attention")
-        where = attention.provenance.where
-        problems.append(Finding.error("packing_needs_flash", message, where, cure))
-    concatenated = flags.get("concatenated_forward")
-    if trainer == OLMO_CORE_DPO and concatenated is not None and concatenated.value is False:
-        message = (
-            "dpo.py packs only with the concatenated forward pass (dpo.py:236), got "
-            "concatenated_forward=false"
-        )
-        cure = Fix.of(
-            "remove {0}, or set {1}", "~flags.concatenated_forward", "recipe.packing=none"
-        )
-        where = concatenated.provenance.where
-        problems.append(Finding.error("packing_needs_concatenation", message, where, cure))
-    return problems
-
-
-def _check_packed_length(flags: Mapping[str, Flag]) -> list[Finding]:
-    """Return the problem of rows whose length is not a power of 2, which OLMo-core's packing needs
-    for the tree in which it looks for space (olmo_core/data/utils.py:795).
+def check_packed_length(trainer: str, flags: Mapping[str, Flag]) -> None:
+    """Refuse rows whose length is not a power of 2, which OLMo-core's packing needs for the tree in
+    which it looks for space (olmo_core/data/utils.py:795). Raises UserError: packing_length.
     """
     flag = flags.get("max_seq_length")
     length = flag.value if flag else None
-    if flag is None or not isinstance(length, int) or not length & (length - 1):
-        return []
+    is_packed = trainer == OLMO_CORE_SFT
+    if not is_packed or flag is None or not isinstance(length, int) or not length & (length - 1):
+        return
     message = (
         f"{OLMO_CORE_SFT} packs into rows of a power of 2 of tokens, got max_seq_length={length}"
     )
@@ -276,23 +229,4 @@ def _check_packed_length(flags: Mapping[str, Flag]) -> list[Finding]:
     higher = 2 * lower
     overrides = [f"recipe.max_seq_length={lower}", f"recipe.max_seq_length={higher}"]
     cure = Fix.of(f"set {{0}} or {higher}", *overrides)
-    return [Finding.error("packing_length", message, flag.provenance.where, cure)]
-
-
-def _check_memory_budget(flags: Mapping[str, Flag]) -> list[Finding]:
-    """Return the problem of an activation memory budget that OLMo-core would ignore."""
-    values = values_of(flags)
-    budget = values.get("activation_memory_budget")
-    is_in_effect = values.get("activation_checkpointing_mode") in (None, "budget")
-    if not isinstance(budget, float) or budget >= 1 or not is_in_effect:
-        return []
-    if values.get("compile_model") is not False:
-        return []
-    message = (
-        "compile_model=false: OLMo-core then silently ignores the activation memory budget of "
-        "torch.compile"
-    )
-    by_modules = "flags.activation_checkpointing_mode=selected_modules"
-    cure = Fix.of("set {0}, or {1}", "recipe.gradient_checkpointing=false", by_modules)
-    where = flags["activation_memory_budget"].provenance.where
-    return [Finding.error("checkpointing_needs_compile", message, where, cure)]
+    raise refusal("packing_length", message, flag.provenance.where, cure)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from launch.config.origins import Origin, Origins
-from launch.config.ranges import HIGH_LEARNING_RATE, is_number
 from launch.config.schema import (
     RECIPE_KEYS,
     RLVR_KEYS,
@@ -29,12 +28,9 @@ from launch.planning.mixture import build_data_flags
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import map_recipe_key, mapping_of
 from launch.planning.rlvr import ray_flags
-from launch.planning.user_flags import (
-    find_ineffective_flags,
-    find_out_of_range,
-    find_refused_values,
-    read_user_flags,
-)
+from launch.planning.rule_facts import PlanFacts, find_by_rules
+from launch.planning.user_flags import find_out_of_range, read_user_flags
+from launch.rules.engine import flags_with_rule
 from launch.worker.finding import Finding
 
 _TRUSTS_REMOTE_CODE = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)
@@ -59,7 +55,7 @@ def build_flags(
     values, the recipe, the trainer's file, `ray`, the user.
 
     Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag,
-    refused_flag, refused_value, out_of_range.
+    out_of_range, and those of the rules about flags (launch/rules/table.yaml).
     """
     trainer = config.trainer
     data_flags, subset, mixture = build_data_flags(inputs.mixture, trainer)
@@ -81,17 +77,21 @@ def build_flags(
     for name, value in ray_flags(config, parallel.width).items():
         flags[name] = Flag(value, BY_LAUNCH)
 
-    user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags)
+    facts = PlanFacts(config, plain, origins, parallel, flags)
+    refused = () if "refused_flag" in config.allow else flags_with_rule(facts, "refused_flag")
+    user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags, refused)
     flags |= user_flags
     problems += user_problems
     problems += _add_begin_token(trainer, flags)
-    problems += find_refused_values(config, plain, flags)
-    problems += find_out_of_range(config, origins, {problem.where for problem in problems})
+    found = find_by_rules(facts, with_flags=True)
+    problems += [finding for finding in found if finding.stops]
+    allowed = flags_with_rule(facts, "refused_value") if "refused_value" in config.allow else ()
+    places = {problem.where for problem in problems}
+    problems += find_out_of_range(config, origins, places, allowed)
     if problems:
         raise UserError(problems)
 
-    warnings += find_ineffective_flags(config, flags)
-    warnings += _warn_of_high_learning_rate(flags.get("learning_rate"))
+    warnings = [finding for finding in found if not finding.stops] + warnings
     warnings += _warn_of_remote_code(flags, inputs.model.reference)
     return Flags(flags, tuple(warnings), subset, mixture, template)
 
@@ -254,14 +254,3 @@ def _warn_of_remote_code(flags: Mapping[str, Flag], model: str) -> list[Finding]
         cure = "remove it, unless you have read them or trust their author"
         warnings.append(Finding.warning("remote_code", message, flag.provenance.where, cure))
     return warnings
-
-
-def _warn_of_high_learning_rate(flag: Flag | None) -> list[Finding]:
-    if flag is None or not is_number(flag.value) or flag.value <= HIGH_LEARNING_RATE:
-        return []
-    message = (
-        f"a learning rate of {flag.value:g} is above {HIGH_LEARNING_RATE:g}, where nearly "
-        "every model diverges"
-    )
-    cure = "fine-tuning takes 1e-7 to 1e-3"
-    return [Finding.warning("high_learning_rate", message, flag.provenance.where, cure)]

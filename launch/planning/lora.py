@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.origins import Origins
-from launch.config.schema import AdapterStart, Device, Family, Quantization, RootConfig
+from launch.config.schema import AdapterStart, Family, Quantization, RootConfig
 from launch.errors import UserError, did_you_mean, refusal
 from launch.planning.adapter import Adapter
 from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
@@ -92,7 +92,7 @@ def resolve_lora(
     none.
 
     Raises UserError: unsupported_recipe, lora_rank, lora_targets, lora_without_rank,
-    adapter_settings, quantized_parallel, quantized_liger, lora_checkpointing.
+    adapter_settings, quantized_parallel.
     """
     keys = config.recipe.lora
     trainer = config.trainer
@@ -115,10 +115,7 @@ def resolve_lora(
         settings = _settings_of(continued)
         problems += _continuing_problems(lora, continued, settings, origins)
         lora = replace(lora, **settings)
-    problems += [
-        *_quantization_problems(lora, config, parallel),
-        *_checkpointing_problems(lora, config),
-    ]
+    problems += _quantization_problems(lora, config, parallel)
     if problems:
         raise UserError([_located(problem, origins) for problem in problems])
     return lora
@@ -241,48 +238,25 @@ def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Finding]:
 
 
 def _quantization_problems(lora: Lora, config: RootConfig, parallel: Parallel) -> list[Finding]:
-    """Check that the parallel mode, the device and Liger support 4-bit weights.
+    """Check that the parallel mode supports 4-bit weights.
 
-    bitsandbytes packs them into bytes, which ZeRO-3 can't partition. open-instruct loads them onto
-    the rank's own GPU and does not support DeepSpeed (finetune.py:210, :560; dpo_utils.py:269).
+    bitsandbytes packs them into bytes, which ZeRO-3 can't partition. open-instruct does not support
+    DeepSpeed with them (finetune.py:210; dpo_utils.py:269).
     """
     if lora.quantize == Quantization.none:
         return []
     trainer = config.trainer
-    where = "recipe.lora.quantize"
-    problems = []
-    is_open_instruct = trainer.family == Family.open_instruct
     reason = None
-    if parallel.zero_stage and is_open_instruct:
+    if parallel.zero_stage and trainer.family == Family.open_instruct:
         reason = f"{trainer.name} has no 4-bit weights with DeepSpeed"
     elif parallel.zero_stage == 3:
         reason = "ZeRO-3 can't partition 4-bit weights"
-    if reason is not None:
-        mode = "ddp" if parallel.width.world_size > 1 else "single"
-        message = f"{reason}, got parallel={parallel.mode}"
-        cure = Fix.of("set {0}", f"parallel={mode}")
-        problems.append(Finding.error("quantized_parallel", message, where, cure))
-    if is_open_instruct and parallel.width.device == Device.cpu:
-        message = f"{trainer.name} loads 4-bit weights onto a GPU only"
-        cure = Fix.of("set {0}, or {1}", "gpus=1", f"trainer=trl_{config.stage.kind.value}")
-        problems.append(Finding.error("quantized_parallel", message, where, cure))
-    if is_open_instruct and config.recipe.liger:
-        message = f"{trainer.name} ignores Liger with 4-bit weights"
-        cure = Fix.of("set {0}", "recipe.liger=false")
-        problems.append(Finding.error("quantized_liger", message, where, cure))
-    return problems
-
-
-def _checkpointing_problems(lora: Lora, config: RootConfig) -> list[Finding]:
-    """Refuse gradient checkpointing where it is ignored: dpo_tune_cache.py turns it on only without
-    an adapter, or with 4-bit weights (:360-378).
-    """
-    ignored = config.trainer.name == "dpo_tune_cache" and lora.quantize == Quantization.none
-    if not (ignored and config.recipe.gradient_checkpointing):
+    if reason is None:
         return []
-    message = "dpo_tune_cache ignores gradient checkpointing with LoRA (dpo_tune_cache.py:376)"
-    cure = Fix.of("set {0}, or {1}", "recipe.gradient_checkpointing=false", "trainer=trl_dpo")
-    return [Finding.error("lora_checkpointing", message, "recipe.gradient_checkpointing", cure)]
+    mode = "ddp" if parallel.width.world_size > 1 else "single"
+    message = f"{reason}, got parallel={parallel.mode}"
+    cure = Fix.of("set {0}", f"parallel={mode}")
+    return [Finding.error("quantized_parallel", message, "recipe.lora.quantize", cure)]
 
 
 def _located(problem: Finding, origins: Origins) -> Finding:

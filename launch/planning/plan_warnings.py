@@ -11,8 +11,8 @@ from launch.planning.loss import weighting_warnings
 from launch.planning.parallel import width_warnings
 from launch.planning.plan import Plan
 from launch.planning.rlvr import generation_warnings
-from launch.planning.setting_conflicts import contradiction_warnings, shape_warnings
-from launch.planning.tracking import tracking_warnings
+from launch.planning.rule_facts import PlanFacts, find_by_rules
+from launch.planning.setting_conflicts import shape_warnings
 from launch.planning.tuned_overlay import tuned_warnings
 from launch.worker.finding import Finding
 
@@ -26,8 +26,7 @@ def find_warnings(plan: Plan) -> tuple[Finding, ...]:
     values = values_of(plan.flags)
     steps = count_steps(config, plan.batch, plan.inputs.mixture, plan.data, None)
     warnings = (
-        *contradiction_warnings(config),
-        *tracking_warnings(config),
+        *_setting_warnings(plan),
         *validation_warnings(config),
         *few_steps_warnings(config, origins, plan.flags, steps),
         *template_warnings(plan.template, plan.finder),
@@ -43,6 +42,13 @@ def find_warnings(plan: Plan) -> tuple[Finding, ...]:
     if config.tuned:
         warnings += tuned_warnings(config.tuned, _measured_on(plan))
     return warnings
+
+
+def _setting_warnings(plan: Plan) -> list[Finding]:
+    """Return the warnings of the rules about settings. Those about flags come with the flags."""
+    facts = PlanFacts(plan.config, plan.resolved, plan.origins, plan.parallel, plan.flags)
+    found = find_by_rules(facts, with_flags=False)
+    return [finding for finding in found if not finding.stops]
 
 
 def _measured_on(plan: Plan) -> dict[str, object]:

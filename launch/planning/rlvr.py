@@ -165,13 +165,13 @@ def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
 def check_generation(config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]) -> None:
     """Check what samples the completions of a stage of RLVR: Ray's GPUs, vLLM, or transformers.
 
-    `flags` are the trainer's values by name. Raises UserError: rl_gpus, vllm_correction,
-    vllm_ports, bf16_sampling.
+    `flags` are the trainer's values by name. Raises UserError: rl_gpus, vllm_ports,
+    bf16_sampling.
     """
     if config.trainer.launcher == Launcher.ray:
         _check_ray_gpus(ray_needs(flags), parallel.width)
     elif uses_vllm(config):
-        _check_vllm(flags)
+        _check_vllm_ports(flags)
     problem = _find_rounded_updates(parallel, flags)
     if problem is not None and problem.id not in config.allow:
         raise UserError(problem)
@@ -180,14 +180,10 @@ def check_generation(config: RootConfig, parallel: Parallel, flags: Mapping[str,
 def generation_warnings(
     config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]
 ) -> tuple[Finding, ...]:
-    """Return the warnings few_cpus, vllm_untested and bf16_sampling, where they apply."""
+    """Return the warnings few_cpus and bf16_sampling, where they apply."""
     warnings: list[Finding] = []
     if config.trainer.launcher == Launcher.ray:
         warnings += _few_cpus(config, parallel.width, ray_needs(flags))
-    elif config.recipe.generation == "vllm_server":
-        message = "a server of vLLM is planned and checked, and no run with one has been made here"
-        cure = "watch sampling/sampling_logp_difference"
-        warnings.append(Finding.warning("vllm_untested", message, "recipe.generation", cure))
     problem = _find_rounded_updates(parallel, flags)
     if problem is not None:
         warnings.append(problem.as_warning())
@@ -235,33 +231,16 @@ def refuse_untested_trainer(config: RootConfig) -> None:
     raise refusal("untested_trainer", message, "trainer", cure)
 
 
-# TRL's defaults of the flags that cut the distribution, which leave it whole
-_WHOLE_DISTRIBUTION = {"top_p": 1.0, "top_k": 0, "min_p": None}
-
-
 def uses_vllm(config: RootConfig) -> bool:
     """Return whether vLLM samples, in the trainer's process or on GPUs of its own."""
     generation = config.recipe.generation or ""
     return config.trainer.launcher == Launcher.ray or generation.startswith("vllm_")
 
 
-def _check_vllm(flags: Mapping[str, Any]) -> None:
-    """Check the flags of TRL with vLLM. Raises UserError: vllm_correction, vllm_ports."""
-    is_corrected = bool(flags.get("vllm_importance_sampling_correction", True))
-    for name, whole in _WHOLE_DISTRIBUTION.items():
-        value = flags.get(name, whole)
-        if value == whole or not is_corrected:
-            continue
-        message = (
-            f"--{name} {value} cuts the distribution that vLLM samples from, and not the one that "
-            "corrects it"
-        )
-        cure = Fix.of(
-            "remove it, or set {1} (trl #6789)",
-            f"~flags.{name}",
-            "flags.vllm_importance_sampling_correction=false",
-        )
-        raise refusal("vllm_correction", message, f"flags.{name}", cure)
+def _check_vllm_ports(flags: Mapping[str, Any]) -> None:
+    """Check that TRL's two connections to vLLM have ports of their own. Raises UserError:
+    vllm_ports.
+    """
     server_port = flags.get("vllm_server_port", 8000)
     group_port = flags.get("vllm_group_port", 51216)
     if server_port == group_port:

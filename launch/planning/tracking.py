@@ -83,20 +83,6 @@ def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
     return variables
 
 
-def tracking_warnings(config: RootConfig) -> tuple[Finding, ...]:
-    """Return the warning push_takes_checkpoints where it applies."""
-    trainer = config.trainer
-    pushes_checkpoints = bool(config.hub.push) and trainer.push_takes_checkpoints
-    if not pushes_checkpoints or not config.recipe.checkpoint_steps:
-        return ()
-    message = (
-        f"{trainer.name} pushes its whole output folder, including step_* with optimizer states "
-        "(model_utils.py:616)"
-    )
-    cure = "remove recipe.checkpoint_steps"
-    return (Finding.warning("push_takes_checkpoints", message, "hub.push", cure),)
-
-
 def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
     return config.tracking_entity or environ.get("WANDB_ENTITY", "")
 

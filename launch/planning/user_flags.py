@@ -1,17 +1,17 @@
-"""The flags that a user sets: which are refused, which undo a key, and which have no effect."""
+"""The flags that a user sets: which launch computes, which undo a key, and which are out of range."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from launch.config.line import format_value
 from launch.config.origins import Origin, Origins, Provenance
-from launch.config.ranges import check_flag_range, is_below
-from launch.config.schema import RefusedValue, RootConfig
+from launch.config.ranges import check_flag_range
+from launch.config.schema import RootConfig
 from launch.planning.flags import Flag
 from launch.planning.recipe import flags_of_key
+from launch.planning.rule_facts import value_at
 from launch.worker.finding import Finding, Fix, Way
 
 # The configuration keys that a user sets instead of a flag that `launch` computes.
@@ -28,12 +28,16 @@ INSTEAD = {
 
 
 def read_user_flags(
-    config: RootConfig, plain: Mapping[str, Any], origins: Origins, flags: Mapping[str, Flag]
+    config: RootConfig,
+    plain: Mapping[str, Any],
+    origins: Origins,
+    flags: Mapping[str, Flag],
+    refused: Collection[str],
 ) -> tuple[dict[str, Flag], list[Finding], list[Finding]]:
     """Return the flags that the user sets with `flags.NAME=`, and their problems and warnings.
 
-    `flags` are those of the other sources. A flag that launch computes, or that the trainer's file
-    refuses, is a problem.
+    `flags` are those of the other sources, `refused` the flags that a rule refuses. A flag that
+    launch computes is a problem.
     """
     trainer = config.trainer
     computed = {flag: key for key, flag in trainer.launch.items()}
@@ -52,19 +56,12 @@ def read_user_flags(
             cure = f"set {INSTEAD[computed[name]]}"
             problems.append(Finding.error("owned_flag", f"launch computes --{name}", where, cure))
             continue
-        if name in trainer.refused and "refused_flag" not in config.allow:
-            message = f"--{name}: {trainer.refused[name]}"
-            problems.append(Finding.error("refused_flag", message, where))
-            continue
-        if name in trainer.ignored_flags:
-            message = f"{trainer.name} accepts --{name} and never reads it"
-            warnings.append(Finding.warning("ignored_flag", message, where))
-        if name in recipe_keys:
+        if name in recipe_keys and name not in refused:
             key = recipe_keys[name]
             entry = trainer.recipe[key]
             requested = origins.of(f"recipe.{key}")
             if _undoes_request(name, value, flags.get(name), entry, requested):
-                text = format_value(_value_at(plain, f"recipe.{key}"))
+                text = format_value(value_at(plain, f"recipe.{key}"))
                 conflict = _undone_request(name, value, key, text, where)
                 if "flag_over_recipe" in config.allow:
                     warnings.append(conflict.as_warning())
@@ -117,84 +114,16 @@ def _undoes_request(
     return not is_default
 
 
-def find_refused_values(
-    config: RootConfig, plain: Mapping[str, Any], flags: Mapping[str, Flag]
-) -> list[Finding]:
-    """Find values that the trainer's parser accepts, and that the trainer misuses or that undo a
-    key.
-    """
-    problems = []
-    for name, refused in config.trainer.refused_values.items():
-        flag = flags.get(name)
-        if flag is None or not _is_refused(refused, flag.value):
-            continue
-        if not refused.conflicts_with:
-            if "refused_value" not in config.allow:
-                message = f"--{name} {flag.value}: {refused.reason}"
-                problems.append(Finding.error("refused_value", message, flag.provenance.where))
-            continue
-        requested = _value_at(plain, refused.conflicts_with)
-        is_requested = requested not in (None, False)
-        # a flag of the trainer's file comes before the flags of the key, which win
-        is_set_by_user = flag.provenance.origin != Origin.launcher
-        if is_requested and is_set_by_user and "flag_over_recipe" not in config.allow:
-            message = (
-                f"--{name} {format_value(flag.value)} undoes "
-                f"{refused.conflicts_with}={format_value(requested)}: {refused.reason}"
-            )
-            cure = Fix.of("remove it, or set {1}", f"~flags.{name}", "allow=[flag_over_recipe]")
-            where = flag.provenance.where
-            problems.append(Finding.error("flag_over_recipe", message, where, cure))
-    return problems
-
-
-def _is_refused(refused: RefusedValue, value: Any) -> bool:
-    """Return whether a flag's value is one of those that a trainer's file refuses."""
-    if refused.below is not None and is_below(value, refused.below):
-        return True
-    text = format_value(value)
-    if refused.matching is not None and not re.fullmatch(refused.matching, text):
-        return True
-    return refused.containing is not None and refused.containing in text
-
-
-def _value_at(plain: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key, `recipe.lora.rank`; None where there is none."""
-    value: Any = plain
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def find_ineffective_flags(config: RootConfig, flags: Mapping[str, Flag]) -> list[Finding]:
-    """Find the user's flags that have no effect with the other flags as they are."""
-    warnings = []
-    for name in config.flags:
-        if name not in flags:
-            continue
-        for other, effective_values in config.trainer.effective_only_with.get(name, {}).items():
-            other_value = flags[other].value if other in flags else None
-            items = other_value if isinstance(other_value, list) else [other_value]
-            texts = [format_value(item) for item in items]
-            if any(re.fullmatch(effective_values, text) for text in texts):
-                continue
-            message = f"--{name} has no effect with --{other} {' '.join(texts)}"
-            cure = Fix.of(
-                f"remove it, or set {{1}} to one of {effective_values.replace('|', ', ')}",
-                f"~flags.{name}",
-                f"flags.{other}=",
-            )
-            where = flags[name].provenance.where
-            warnings.append(Finding.warning("ineffective_flag", message, where, cure))
-    return warnings
-
-
 def find_out_of_range(
-    config: RootConfig, origins: Origins, refused: Collection[str | None]
+    config: RootConfig,
+    origins: Origins,
+    problem_places: Collection[str | None],
+    allowed: Collection[str],
 ) -> list[Finding]:
     """Find `flags.NAME=` outside the range of the flag, or of the recipe key that it stands for.
 
-    `refused` are the places of the problems that are known already.
+    `problem_places` are those of the problems that are known already, `allowed` the flags of which
+    `allow` takes any value.
     """
     trainer = config.trainer
     recipe_keys = {}
@@ -204,8 +133,7 @@ def find_out_of_range(
     problems = []
     for name, value in config.flags.items():
         where = origins.of(f"flags.{name}").where or f"flags.{name}"
-        is_allowed = "refused_value" in config.allow and name in trainer.refused_values
-        if where in refused or is_allowed:
+        if where in problem_places or name in allowed:
             continue
         recipe_key = recipe_keys.get(name)
         problem = check_flag_range(name, value, config.recipe, recipe_key, where)

@@ -84,15 +84,10 @@ def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
     """Yield every flag that a trainer's YAML names: its name, the path of its key, and the value
     that is set there.
 
-    The value is None where the run sets it, and for the flags that the YAML refuses or lists as
-    ignored.
+    The value is None where the run sets it.
     """
     for section, levels in _LEVELS.items():
         yield from _flags_below(trainer.get(section), (section,), levels)
-    for flag in trainer.get("refused") or {}:
-        yield flag, ("refused", flag), None
-    for index, flag in enumerate(trainer.get("ignored_flags") or ()):
-        yield flag, ("ignored_flags", str(index)), None
 
 
 def _flags_below(

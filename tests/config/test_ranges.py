@@ -20,7 +20,7 @@ from launch.errors import UserError
 from tests.conftest import composed
 from tests.messages import outline
 
-# an overlay of `tune` is a record; RefusedValue is of a trainer's file
+# an overlay of `tune` is a record
 CHECKED_ELSEWHERE = ("tuned", "trainer")
 
 

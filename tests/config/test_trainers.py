@@ -131,7 +131,7 @@ def _lacking_of_family(name: str, content: Mapping[str, Any], flags: set[str]) -
         for other, file in files.items()
         if other != name and file["family"] == content["family"]
     ]
-    for section in ("flags", "cpu_flags", "refused"):
+    for section in ("flags", "cpu_flags"):
         for flag, value in (others[0].get(section, {}) if others else {}).items():
             everywhere = all(flag in other.get(section, {}) for other in others)
             if everywhere and flag in flags and flag not in content.get(section, {}):
@@ -194,15 +194,13 @@ def test_a_half_added_trainer_is_told_everything() -> None:
 
 def test_what_every_other_trainer_of_its_family_sets_is_missed() -> None:
     half = read(FOLDER / "trl_dpo.yaml")
-    del half["flags"]["logging_nan_inf_filter"], half["cpu_flags"], half["refused"]["fsdp"]
-    flags, cpu, refused = lacking("trl_dpo", half)
+    del half["flags"]["logging_nan_inf_filter"], half["cpu_flags"]
+    flags, cpu = lacking("trl_dpo", half)
     assert (
         flags
         == "flags.logging_nan_inf_filter is missing: the other trainers of trl have it, as False"
     )
-    assert cpu.startswith("cpu_flags.use_cpu is missing") and refused.startswith(
-        "refused.fsdp is missing"
-    )
+    assert cpu.startswith("cpu_flags.use_cpu is missing")
 
 
 def test_a_trainer_without_a_schema_or_in_no_page_is_told(

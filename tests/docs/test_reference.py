@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint.cautions import cautions
 from launch.check.machine.rule import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
@@ -21,8 +20,10 @@ from launch.config.allow import allowable_ids
 from launch.config.guards import GuardsConfig
 from launch.execution.facts import GuardContext
 from launch.execution.guards import build_guards
+from launch.rules.facts import Place
+from launch.rules.table import table as table_of_rules
 from launch.trials.rollout.gates_across import GATES
-from launch.worker.finding import Way
+from launch.worker.finding import Fix, Way
 from launch.worker.patches import PATCHES
 from launch.worker.trl_options import OPTIONS
 from tests.paths import ROOT
@@ -243,11 +244,12 @@ MAKERS = {"Finding.error": 3, "Finding.warning": 3, "refusal": 3, "error": 4, "w
 
 
 def messages() -> dict[str, Message]:
-    """Return the messages of each id, by the calls of MAKERS and lint's cautions."""
+    """Return the messages of each id, by the calls of MAKERS and the table of rules."""
     found: defaultdict[str, Message] = defaultdict(Message)
-    for caution in cautions():
-        text = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), caution.message)
-        add_message(found[caution.id], text, "", "check/lint/cautions.yaml")
+    for rule in table_of_rules():
+        path = "check/lint" if rule.only == Place.lint else "planning"
+        cure = with_values(str(Fix.of(*rule.fix))) if rule.fix else ""
+        add_message(found[rule.id], with_values(rule.message), cure, path)
     for place, path in source_files():
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
@@ -263,6 +265,11 @@ def messages() -> dict[str, Message]:
                     if isinstance(name, ast.Constant) and message:
                         add_message(found[name.value], message, cure, place)
     return dict(found)
+
+
+def with_values(text: str) -> str:
+    """Return a text of the table with what varies in capitals."""
+    return re.sub(r"\{([a-z_.]+)\}", lambda name: name[1].rpartition(".")[2].upper(), text)
 
 
 def source_files() -> Iterator[tuple[str, Path]]:

@@ -144,10 +144,7 @@ def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:
     configs = tmp_path / "configs" / "tulu"
     file = configs / "trainer" / "finetune.yaml"
     file.parent.mkdir(parents=True)
-    text = (
-        "ignored_flags:\n  - a\n  - b\nrecipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: "
-        "'{value}'}}}\n"
-    )
+    text = "recipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: '{value}'}}}\n"
     file.write_text(f"{text}flags:\n  impl: '{{value}}'\n")
     impl = replace(
         locked_schema("dpo").fields["attn_implementation"],
@@ -159,15 +156,24 @@ def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:
     problems = list(module.find_broken_configs([TrainerImpact("finetune", schema, ())], configs))
     place = "configs/tulu/trainer/finetune.yaml"
     assert [(problem.id, problem.where, problem.message.split("'")[1]) for problem in problems] == [
-        ("stale_allowlist", f"{place}:4", "y"),
-        ("bad_choice", f"{place}:4", "torch"),
-        ("stale_allowlist", f"{place}:4", "n"),
-        ("stale_allowlist", f"{place}:2", "a"),
+        ("stale_allowlist", f"{place}:1", "y"),
+        ("bad_choice", f"{place}:1", "torch"),
+        ("stale_allowlist", f"{place}:1", "n"),
         ("missing_required", place, "b"),
     ]
     file.write_text("a: [\n")
     with pytest.raises(UserError, match="bad_config"):
         list(module.find_broken_configs([], configs))
+
+
+def test_a_row_of_the_table_of_rules_needs_its_flag() -> None:
+    locked = locked_schema("finetune")
+    assert list(module.find_stale_rows([TrainerImpact("finetune", locked, ())])) == []
+    fields = {name: field for name, field in locked.fields.items() if name != "packing"}
+    (problem,) = module.find_stale_rows(
+        [TrainerImpact("finetune", replace(locked, fields=fields), ())]
+    )
+    assert problem.where == "table.yaml: packing_with_sequence_parallel"
 
 
 def test_every_kind_of_break_is_reported_with_its_line(history: Path, configs: Path) -> None:

@@ -13,8 +13,8 @@ from launch.check.lint.accelerate_options import (
     named_files,
     read_launcher_flags,
 )
-from launch.check.lint.cautions import GivenFlags, find_cautions, find_unusable
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
+from launch.check.lint.flag_rules import GivenFlags, find_warnings
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainer_commands import (
@@ -163,13 +163,13 @@ class CommandChecker:
         has_positional = any(problem.id == "positional" for _, problem in report.problems)
         checkout = self.schemas.checkout
         given = GivenFlags(trainer, report.values, is_complete, schema.names if checkout else {})
-        for caution in (*find_unusable(trainer, report.given), *find_cautions(given)):
-            if caution.where in wrong_flags:
+        for finding in find_warnings(given):
+            if finding.where in wrong_flags:
                 continue
             # The positional argument is already reported, and explains the odd number.
-            if has_positional and caution.id == "mixer_pairs":
+            if has_positional and finding.id == "mixer_pairs":
                 continue
-            yield replace(caution, line=line_at(report.given.get(str(caution.where))))
+            yield replace(finding, line=line_at(report.given.get(str(finding.where))))
         args_file = schema.entry.removesuffix(".py") + ".args"
         if checkout and (checkout.root / args_file).is_file():
             message = (

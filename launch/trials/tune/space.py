@@ -20,13 +20,13 @@ from launch.config.schema import (
     Packing,
     TrainerConfig,
 )
-from launch.errors import UserError, refusal
+from launch.errors import refusal
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.parallel import bucket_sizes, divisors, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
-from launch.planning.setting_conflicts import check_dealing
+from launch.planning.rule_facts import PlanFacts, find_by_rules
 from launch.worker.json_codec import to_json
 
 # The attributes of a candidate that are searched, and their configuration keys.
@@ -308,13 +308,12 @@ def _same_micro_batches(candidate: Candidate, base: Candidate) -> bool:
 
 
 def _is_compatible(plan: Plan, **recipe: Any) -> bool:
-    """Whether the recipe with these changes is compatible with the flags."""
-    changed_recipe = replace(plan.config.recipe, **recipe)
-    try:
-        check_dealing(replace(plan.config, recipe=changed_recipe))
-    except UserError:
-        return False
-    return True
+    """Whether the rules allow the recipe with these changes beside the plan's flags."""
+    changed = {**plan.resolved["recipe"], **recipe}
+    settings = {**plan.resolved, "recipe": changed}
+    facts = PlanFacts(plan.config, settings, plan.origins, plan.parallel, plan.flags)
+    found = (*find_by_rules(facts, with_flags=False), *find_by_rules(facts, with_flags=True))
+    return not any(finding.stops for finding in found)
 
 
 def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candidate:

@@ -91,7 +91,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "one_sample": ("run.sh", f"{FINETUNE} --dataset_mixer_list d 1\n"),
     "odd_mixer": ("run.sh", f"{FINETUNE} --dataset_mixer_list a 1.0 b\n"),
     "tokenizer_name": ("run.sh", f"{FINETUNE} --tokenizer_name t --use_slow_tokenizer\n"),
-    "negative_clip": ("run.sh", f"{DPO} --max_grad_norm -1\n"),
+    "negative_norm": ("run.sh", f"{DPO} --max_grad_norm -1\n"),
     "hub_namespace": ("run.sh", f"{FINETUNE} --hf_repo_id me/model\n"),
     "tracking_without_wandb": ("run.sh", f"{FINETUNE} --with_tracking\n"),
     "tensorboard": ("run.sh", f"{FINETUNE} --with_tracking --report_to tensorboard\n"),

@@ -67,7 +67,7 @@ def test_json_is_a_list_with_one_object_a_command(capsys: pytest.CaptureFixture[
         "warnings": [
             {
                 "flag": "use_slow_tokenizer",
-                "kind": "never_read",
+                "kind": "ignored_flag",
                 "line": 4,
             }
         ],
@@ -81,7 +81,7 @@ def test_plain_output_is_a_compilers(capsys: pytest.CaptureFixture[str]) -> None
     output = capsys.readouterr()
     assert [re.sub(r": [^:]* \[", ": ... [", line) for line in output.out.splitlines()] == [
         "a.sh:3: lerning_rate: ... [unknown_flag]",
-        "a.sh:3: warning: use_slow_tokenizer: ... [never_read]",
+        "a.sh:3: warning: use_slow_tokenizer: ... [ignored_flag]",
     ]
     summary, unchecked = output.err.splitlines()
     assert summary.startswith("1 command: 1 refused; ")

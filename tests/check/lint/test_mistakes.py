@@ -20,7 +20,7 @@ ACCEPTED = {
     "one_sample",
     "odd_mixer",
     "tokenizer_name",
-    "negative_clip",
+    "negative_norm",
     "hub_namespace",
     "tracking_without_wandb",
     "tensorboard",

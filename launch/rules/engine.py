@@ -1,0 +1,104 @@
+"""Applies the rules of the table to facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from launch.config.line import format_value
+from launch.rules.conditions import holds, is_set, small_counts, texts_of
+from launch.rules.facts import ABSENT, UNKNOWN, Facts, Place
+from launch.rules.table import Rule, table
+from launch.worker.finding import Finding, Fix
+
+_PLACEHOLDER = re.compile(r"\{([a-z_][\w.]*)\}")
+_COUNT = "count_to"  # the condition that gives a message for each pair
+
+Values = Mapping[str, Any]
+
+
+def rules_for(facts: Facts) -> list[Rule]:
+    """Return the rows that are for the trainer, at this place."""
+    return [
+        rule
+        for rule in table()
+        if rule.only in (None, facts.place) and rule.is_for(facts.trainer, facts.family)
+    ]
+
+
+def flags_with_rule(facts: Facts, id: str) -> set[str]:
+    """Return the flags that the trainer's rows of an id are about."""
+    return {rule.flag for rule in rules_for(facts) if rule.id == id and rule.flag}
+
+
+def apply_rules(facts: Facts, rules: Iterable[Rule]) -> list[Finding]:
+    """Return what the rules find, in their order."""
+    findings: list[Finding] = []
+    for rule in rules:
+        findings += [_as_finding(rule, facts, values) for values in _cases(rule, facts)]
+    return findings
+
+
+def _cases(rule: Rule, facts: Facts) -> Iterator[Values]:
+    """Yield the values of the messages of a rule: nothing if it does not apply."""
+    value = facts.value(rule.flag) if rule.flag else ABSENT
+    asks_for_absence = rule.flag is not None and rule.when.get(rule.flag, {}).get("given") is False
+    is_unused = rule.flag is not None and value is ABSENT and not asks_for_absence
+    if is_unused or not all(holds(facts, name, rule.when[name]) for name in rule.when):
+        return
+    if rule.undoes:
+        yield from _undone_key(rule.undoes, facts)
+        return
+    if rule.needs:
+        yield from _unmet_needs(rule, facts)
+        return
+    for conditions in rule.when.values():
+        if _COUNT in conditions:
+            yield from small_counts(value, conditions[_COUNT])
+            return
+    yield {}
+
+
+def _undone_key(key: str, facts: Facts) -> Iterator[Values]:
+    """Yield a key and its value, if it is set."""
+    requested = facts.value(key)
+    if is_set(requested) and requested not in (UNKNOWN, False):
+        yield {"key": key, "requested": format_value(requested)}
+
+
+def _unmet_needs(rule: Rule, facts: Facts) -> Iterator[Values]:
+    """Yield each other flag without a value with which the flag has an effect."""
+    for other, needed in rule.needs.items():
+        value = facts.value(other)
+        texts = texts_of(value)
+        if value is UNKNOWN or any(re.fullmatch(needed, text) for text in texts):
+            continue
+        choices = needed.replace("|", ", ")
+        yield {"other": other, "other_value": " ".join(texts), "choices": choices}
+
+
+def _as_finding(rule: Rule, facts: Facts, values: Values) -> Finding:
+    is_lint = facts.place == Place.lint
+    message = rule.in_lint if is_lint and rule.in_lint else rule.message
+
+    def fill(text: str) -> str:
+        return _PLACEHOLDER.sub(lambda found: _value_of(found[1], rule, facts, values), text)
+
+    fix = Fix.of(*map(fill, rule.fix)) if rule.fix and not is_lint else None
+    about = rule.at or rule.flag
+    where = facts.locate(about) if about else None
+    finding = Finding.error(rule.id, fill(fill(message)), where, fix)
+    return finding.as_warning() if rule.severity == "warning" else finding
+
+
+def _value_of(name: str, rule: Rule, facts: Facts, values: Values) -> str:
+    """Return what stands for a placeholder of a message."""
+    if name in values:
+        return str(values[name])
+    if name == "flag":
+        return str(rule.flag)
+    if name in ("reason", "at"):
+        return str(getattr(rule, name))
+    value = facts.value(str(rule.flag) if name == "value" else name)
+    return format_value(value) if is_set(value) else "null"

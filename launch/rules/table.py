@@ -1,0 +1,101 @@
+"""Reads the table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FILE = Path(__file__).with_name("table.yaml")
+# PyYAML's loader in C where it has one: its own takes ten times as long
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Names that are properties of a run. Others without a dot are flags.
+SETTINGS = ("trainer", "family", "kind", "device", "gpus", "evaluate")
+SUBJECT = "flag"  # in a condition: the flag of the row
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table, for one flag if it is about flags. The head of `table.yaml` explains
+    each field.
+    """
+
+    id: str
+    severity: str
+    message: str
+    flag: str | None = None
+    trainers: tuple[str, ...] = ()
+    # By name: the conditions on it, {condition: operand}.
+    when: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+    undoes: str | None = None
+    reason: str = ""
+    fix: tuple[str, ...] = ()
+    at: str | None = None
+    only: str | None = None
+    in_lint: str | None = None
+    allow: bool = False
+    upstream: Mapping[str, str] = field(default_factory=dict)
+
+    def is_for(self, trainer: str, family: str) -> bool:
+        """Return whether the row is for a trainer."""
+        return not self.trainers or trainer in self.trainers or family in self.trainers
+
+    @property
+    def needs_flags(self) -> bool:
+        """Whether the row can be judged only once all flags of a run are known."""
+        return self.flag is not None or any(is_flag(name) for name in self.when)
+
+
+def is_flag(name: str) -> bool:
+    """Return whether a name of the table is a trainer's flag."""
+    return "." not in name and name not in SETTINGS
+
+
+@cache
+def table() -> tuple[Rule, ...]:
+    """Return the rows of the table, in its order."""
+    return read_table(FILE.read_text(encoding="utf-8"))
+
+
+def read_table(text: str) -> tuple[Rule, ...]:
+    """Return the rows of a table."""
+    content = yaml.load(text, Loader=_LOADER)
+    rules: list[Rule] = []
+    for id, entry in content.items():
+        rules += _read_entry(id, entry)
+    return tuple(rules)
+
+
+def _read_entry(id: str, entry: Mapping[str, Any]) -> Iterator[Rule]:
+    """Yield the rules of an id: of each of its rows, with what the rows have in common."""
+    common = {key: value for key, value in entry.items() if key != "rows"}
+    for row in entry.get("rows", ({},)):
+        fields = {**common, **row}
+        flags = fields.pop("flags", None) or [fields.pop("flag", None)]
+        conditions = _merge(common.get("when", {}), row.get("when", {}))
+        fields["fix"] = _as_tuple(fields.get("fix"))
+        fields["trainers"] = _as_tuple(fields.get("trainers"))
+        for flag in flags:
+            when = {str(flag) if name == SUBJECT else name: conditions[name] for name in conditions}
+            yield Rule(**{**fields, "id": id, "flag": flag, "when": when})
+
+
+def _merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the conditions of both by name. A plain value is the condition `is`."""
+    merged: dict[str, Mapping[str, Any]] = {}
+    for conditions in (common, own):
+        for name, needed in conditions.items():
+            added = needed if isinstance(needed, dict) else {"is": needed}
+            merged[name] = {**merged.get(name, {}), **added}
+    return merged
+
+
+def _as_tuple(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
