@@ -1,13 +1,15 @@
-"""The peak memory and the time of RLVR's steps on one GPU: all weights and adapters, two ways to
+"""The peak memory and the time of RLVR's steps on one GPU: all weights and adapters, three ways to
 generate.
 
     python benchmarks/make_inputs.py FOLDER --shapes 1b 8b
     python benchmarks/rlvr_grid.py --models FOLDER --out benchmarks/h200_rlvr_grid.json [--minutes 25] [--only 1b]
+    python benchmarks/rlvr_grid.py --models FOLDER --out benchmarks/h200_rlvr_vllm.json --vllm
 
-Each setting is `python -m launch run` for three steps, on random weights, whose answers never end:
-every completion has `response` tokens. `tokens` of a step are those of prompts and completions. The
-file is written after each setting, with the cause of one that failed; called again, it goes on with
-those that are missing.
+Each setting is `python -m launch run` for three steps (six with vLLM), on random weights, whose
+answers hardly ever end: a completion has `response` tokens. With --vllm the settings are those of
+vLLM in the trainer's process, and one of transformers beside them. `tokens` of a step are those of
+prompts and completions. The file is written after each setting, with the cause of one that failed;
+called again, it goes on with those that are missing.
 """
 
 from __future__ import annotations
@@ -20,16 +22,19 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from memory_grid import run_launch
 
-PACKAGES = ("torch", "transformers", "accelerate", "trl", "peft", "flash-attn")
+PACKAGES = ("torch", "transformers", "accelerate", "trl", "peft", "flash-attn", "vllm")
 PROMPT_WORDS = 30
 FIELDS = (
     *("step", "seconds", "generation_seconds", "verifier_seconds", "training_seconds", "tokens"),
+    *("weights_seconds", "logprobs_seconds", "step_time", "grad_norm"),
     *("memory_gib", "memory_reserved_gib", "completions/mean_length"),
+    *("sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/max"),
 )
 
 
@@ -45,12 +50,13 @@ class Setting:
     bf16_weights: bool = False  # trained in bf16, without fp32 weights
     checkpointing: bool = True
     kl_beta: float = 0.01
+    vllm: bool = False
 
     @property
     def name(self) -> str:
         marks = [
             f"{mark}"
-            for mark in ("lora", "continuous", "bf16_weights", "checkpointing")
+            for mark in ("lora", "continuous", "vllm", "bf16_weights", "checkpointing")
             if getattr(self, mark)
         ]
         shape = f"{self.model}-{self.prompts}x{self.samples}-by{self.per_device}-{self.response}-kl{self.kl_beta}"
@@ -70,6 +76,12 @@ SETTINGS = (
     Setting("8b", 48, 8, 2, 384, lora=True),
     Setting("8b", 8, 8, 4, 128, lora=True, checkpointing=False),
     Setting("1b", 96, 8, 16, 384, lora=True, kl_beta=0.0),
+)
+
+VLLM_SETTINGS = (
+    Setting("1b", 8, 8, 16, 256, vllm=True, kl_beta=0.0, checkpointing=False),
+    Setting("1b", 8, 8, 16, 256, kl_beta=0.0, checkpointing=False),
+    Setting("1b", 8, 8, 16, 256, vllm=True, lora=True, checkpointing=False),
 )
 
 REWARD = """def share_of_e(completions, **columns):
@@ -122,9 +134,15 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
         *(
             f"recipe.kl_beta={setting.kl_beta}",
             "recipe.chat_template=tulu",
-            "recipe.attention=flash_2",
+            f"recipe.attention={'flash_2' if find_spec('flash_attn') else 'auto'}",
         ),
-        *("recipe.max_steps=3", "recipe.checkpoint_steps=null", "report=false", f"allow={allowed}"),
+        f"recipe.max_steps={6 if setting.vllm else 3}",
+        *(
+            "guards.length_limit=null",
+            "recipe.checkpoint_steps=null",
+            "report=false",
+            f"allow={allowed}",
+        ),
     ]
     if setting.lora:
         words.append("recipe.lora.rank=16")
@@ -132,6 +150,8 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
         words.append("recipe.generation=continuous")
         # with torch 2.11 the capture of a graph fails
         words.append("flags.transformers_continuous_batching_config={use_cuda_graph: false}")
+    if setting.vllm:
+        words += ["recipe.generation=vllm_colocate", "recipe.learning_rate=1e-5"]
     if setting.bf16_weights:
         words.append("flags.dtype=bfloat16")
     return words
@@ -144,6 +164,10 @@ def measure(setting: Setting, words: list[str], runs: Path, limit: float) -> dic
     folder = next(runs.glob("rlvr/*"), runs)
     steps = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in steps.read_text().splitlines()] if steps.is_file() else []
+    evidence = folder / "evidence.json"
+    if evidence.is_file():
+        items = json.loads(evidence.read_text())["items"]
+        result["sampler_weights"] = [item for item in items if item["what"] == "sampler_weights"]
     result["steps"] = [{name: step[name] for name in FIELDS if name in step} for step in lines]
     if result["exit_code"]:
         print(log.read_text()[-3000:], flush=True)
@@ -156,6 +180,13 @@ def measure(setting: Setting, words: list[str], runs: Path, limit: float) -> dic
     return result
 
 
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -163,6 +194,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--vllm", action="store_true", help="the settings with vLLM")
     parser.add_argument("--only", default="", help="settings whose name begins so")
     arguments = parser.parse_args()
     import torch
@@ -173,19 +205,20 @@ def main() -> None:
     results = json.loads(arguments.out.read_text())["settings"] if arguments.out.exists() else []
     results = [result for result in results if result["exit_code"] != 124]
     done = {
-        Setting(**{key: result[key] for key in Setting.__dataclass_fields__}) for result in results
+        Setting(**{key: result[key] for key in Setting.__dataclass_fields__ if key in result})
+        for result in results
     }
     facts = {
         "schema_version": 1,
         "date": time.strftime("%Y-%m-%d"),
         "card": torch.cuda.get_device_name(0),
         "card_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 2),
-        "versions": {name: metadata.version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES},
         "command": "python benchmarks/rlvr_grid.py --models FOLDER --out FILE",
         "note": "random weights; the first step's training_seconds hold the sampling of the start "
         "model",
     }
-    for setting in SETTINGS:
+    for setting in VLLM_SETTINGS if arguments.vllm else SETTINGS:
         left = end - time.monotonic()
         if setting in done or not setting.name.startswith(arguments.only) or left < 60:
             continue
