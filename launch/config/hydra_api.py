@@ -38,7 +38,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launch import resources
 from launch.config.file_checks import HEADER, parse_file, read_text
 from launch.config.group_files import find_line, user_folder
-from launch.config.line import hydra_problem
+from launch.config.override_checks import hydra_problem
 from launch.config.schema import RootConfig
 from launch.errors import UserError
 from launch.resources import USER_DIR_VARIABLE
