@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from launch.config import hydra_api
-from launch.config.line import MULTIRUN, CommandLine, check_overrides
+from launch.config.line import MULTIRUN, CommandLine
 from launch.config.origins import Origins
+from launch.config.override_checks import check_overrides
 from launch.config.quoting import quote_value
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand

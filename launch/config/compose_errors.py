@@ -272,29 +272,15 @@ def _explain_error(cause: Exception, values: Mapping[str, str], origins: Origins
 
 def _reference_problem(error: InterpolationResolutionError) -> str | None:
     """Return what is wrong with a value that refers to a key or a variable; None if that is unknown."""
-    if error.parent_node is None:
-        return None
-    config = OmegaConf.to_container(error.parent_node._get_root(), resolve=False)
-    key = str(error.full_key)
-    references = _references(config, key)
+    node: Any = OmegaConf.to_container(error.parent_node, resolve=False)
+    references = _REFERENCE.findall(str(node[error.key]))
     for reference in references:
         name = reference.removeprefix(_ENVIRONMENT)
         if name != reference and name not in os.environ:
             return f"refers to the variable {name}, which is not set"
         if ":" not in reference and find_hint(RootConfig, reference) is None:
             return f"refers to {reference}, which does not exist"
-    seen: set[str] = set()
-    while references and key not in references:
-        seen.update(references)
-        further = [inner for reference in references for inner in _references(config, reference)]
-        references = [reference for reference in further if reference not in seen]
-    if not references and isinstance(error, InterpolationValidationError):
+    if isinstance(error, InterpolationValidationError):
         return "refers to a value that is not of its type"
-    return "refers to itself" if references else None
-
-
-def _references(config: Any, key: str) -> list[str]:
-    """Return the keys and resolvers that the value of a key refers to."""
-    for name in re.findall(r"\w+", key):
-        config = config.get(name) if isinstance(config, dict) else None
-    return _REFERENCE.findall(config) if isinstance(config, str) else []
+    is_bare = type(error) is InterpolationResolutionError and ":" not in "".join(references)
+    return "refers to itself" if is_bare else None

@@ -36,9 +36,8 @@ from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
-from launch.config.file_checks import HEADER, parse_file, read_text
 from launch.config.group_files import find_line, user_folder
-from launch.config.line import hydra_problem
+from launch.config.override_checks import hydra_problem
 from launch.config.schema import RootConfig
 from launch.errors import UserError
 from launch.resources import USER_DIR_VARIABLE
@@ -165,6 +164,9 @@ class _CheckedSource(FileConfigSource):
             return ConfigResult(
                 self.provider, f"file://{self.path}", config, self._get_header_dict(text)
             )
+        # only a file that is not shipped is checked
+        from launch.config.file_checks import HEADER, parse_file, read_text
+
         text = read_text(path)
         content = parse_file(path, text)
         # the path is absolute, so that it stays when it is joined with the source's folder

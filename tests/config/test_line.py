@@ -5,11 +5,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from launch.config.line import (
     CommandLine,
-    check_overrides,
     override_key,
     parse_line,
     refuse_rank,
 )
+from launch.config.override_checks import check_overrides
 from launch.config.quoting import quote_value
 from launch.errors import UserError
 from tests.messages import outline, values_of
