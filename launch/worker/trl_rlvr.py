@@ -24,6 +24,7 @@ from typing import Any
 from .channel import EventWriter
 from .evidence import FEW_STEPS, Evidence
 from .expectations import PendingEvidence
+from .opened import send_states
 from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
 from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess
@@ -42,7 +43,11 @@ class Scorer:
     def __init__(self, option: VerifierOption, data: Any, events: EventWriter) -> None:
         names = data["dataset"] if BY_ROW in option.verifiers else ()
         self.weights: Mapping[str, float] = option.names_in(names)
-        self.process = VerifierProcess(list(self.weights), option.seconds)  # it ends with this one
+        self.process = VerifierProcess(  # it ends with this one
+            list(self.weights),
+            option.seconds,
+            on_files=lambda files: send_states(files, events),
+        )
         self._option = option
         self._events = events
         # the tokens that end a completion; they are known once the trainer has its model
