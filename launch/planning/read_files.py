@@ -83,10 +83,15 @@ class ReadFiles:
         return state is not None and (state == read.state or digest(path) == read.digest)
 
 
-def describe(changes: list[str]) -> str:
-    """Return the sentence about files that have changed."""
+def name_first(changes: list[str]) -> str:
+    """Return the first files that have changed, and how many more there are."""
     more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
-    return f"what the run reads is not what was planned: {', '.join(changes[:_SHOWN])}{more}"
+    return f"{', '.join(changes[:_SHOWN])}{more}"
+
+
+def describe(changes: list[str]) -> str:
+    """Return the sentence about files that have changed since the start."""
+    return f"what the run reads is not what was planned: {name_first(changes)}"
 
 
 def _state_of(path: Path) -> FileState | None:
@@ -164,4 +169,5 @@ def refuse_changed_inputs(plan: Plan, digest: Digest) -> None:
         if plan.input_digests.get(name, value) != value:
             changes.append(f"{name} changed")
     if changes:
-        raise UserError(Finding.error(CHANGED, describe(changes), None, _CURE))
+        message = f"what the run reads is not what was planned: {name_first(changes)}"
+        raise UserError(Finding.error("input_changed", message, None, _CURE))
