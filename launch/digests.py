@@ -15,24 +15,9 @@ from launch.files import open_file
 
 # Returns a digest of a local path's content; None for a path that is not on this machine.
 Digest = Callable[[Path], str | None]
-# Device, inode, bytes, and the times of the last change of content and of status in nanoseconds.
-# A copy that preserves the first time still sets the second.
-FileState = tuple[int, int, int, int, int]
 _BLOCK = 1 << 20  # bytes
 _DIGITS = 16
 _SHOWN = 2  # changes that a sentence names
-
-
-def file_state(path: Path) -> FileState:
-    """Return what changes whenever a file does. Raises OSError."""
-    status = path.stat()
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
 
 
 def hash_file(path: Path, on_block: Callable[[int], None] = lambda size: None) -> str:

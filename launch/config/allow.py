@@ -31,6 +31,7 @@ _OTHERS = (
     "import_fails",
     "incomplete_model",
     "model_changed",
+    "input_changed",  # a file that the run reads is not the planned one
     "no_interpreter",
     "other_chat_template",
     "refused_flag",

@@ -32,6 +32,7 @@ from launch.execution.completion import (
     required_proofs,
     verify_completion,
     verify_evidence,
+    verify_inputs,
 )
 from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
@@ -63,8 +64,10 @@ from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
 from launch.planning.adapter import ADAPTER_CONFIG
+from launch.planning.digest_cache import DigestCache
 from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
+from launch.planning.read_files import read_files, refuse_changed_inputs
 from launch.planning.rlvr import refuse_untested_trainer
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
@@ -90,7 +93,10 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     prepare_inputs(plan, display.say)
     if start.checkpoint is None:
         refuse_data(plan)
+    digests = DigestCache(plan.cache / "digests.json")
+    refuse_changed_inputs(plan, digests.of)
     clear_run_folder(plan, start, display.say)
+    inputs = read_files(plan, digests.of)
     base = digest_base(plan)
     with _prepared(plan, display) as folder:
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
@@ -102,6 +108,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         outcome = verify_completion(outcome, plan, run)
         outcome = add_validation(outcome, plan, run)
         outcome = verify_evidence(outcome, evidence, plan.config.allow)
+        outcome = verify_inputs(outcome, plan, run, inputs)
         outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
     if outcome.exit_code == EXIT_DONE:
@@ -297,9 +304,16 @@ def build_execution(plan: Plan) -> Execution:
         plan.command,
         plan.env,
         plan.unset,
-        watch_config=build_watch_config(plan),
+        watch_config=replace(build_watch_config(plan), find_changes=_input_changes(plan)),
     )
     return replace(execution, recorded=()) if plan.only_tokenizes else execution
+
+
+def _input_changes(plan: Plan) -> Callable[[], list[str]]:
+    """Return what finds the inputs that have changed since this call."""
+    digests = DigestCache(plan.cache / "digests.json")
+    inputs = read_files(plan, digests.of)
+    return lambda: inputs.find_changes(digests.of)
 
 
 def _run_preflight(

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launch.digests import FileState, file_state, files_below, hash_file, key_of
+from launch.digests import files_below, hash_file, key_of
 from launch.files import load_json, write_exact
 from launch.planning.model_folder import is_model_folder, is_no_part
 from launch.terminal import notify
 from launch.worker.json_codec import versioned
+from launch.worker.opened import FileState, file_state
 
 _READERS = 4  # files at once; hashing lets other threads run
 _LARGE = 64 << 20  # bytes

@@ -180,7 +180,7 @@ def read_content(
     """Digest the local inputs and a chat template that is TRL's or the user's, and name the folders
     of what is cached of them.
     """
-    content = _digest_inputs(inputs, digest)
+    content = digest_inputs(inputs, digest)
     if template is not None and template.file is not None:
         value = None
         if template.trl is not None:
@@ -222,7 +222,7 @@ def identify_by_run(model: InputSource, run: str, digest: Digest) -> Digest:
     return digest_or_run
 
 
-def _digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
+def digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
     """Digest the local inputs that exist. Inputs that this machine builds are identified by their
     names, which contain the builder's key.
     """

@@ -18,6 +18,7 @@ from .channel import EventWriter
 from .columns import write_lengths
 from .hooks import replaces
 from .json_codec import decode
+from .opened import report_opened
 from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
@@ -134,7 +135,10 @@ def _build(job: EntryJob) -> Any:
     elif sample_every is not None:
         held_out = data.get(script.dataset_test_split, train)
         entry = _answering_class(entry, sample_every, job, held_out, tokenizer)
-    return _construct(entry, args, arguments)
+    trainer = _construct(entry, args, arguments)
+    if template:  # TRL has read it
+        report_opened([Path(template)], job.events)
+    return trainer
 
 
 def _load_data(job: EntryJob) -> Any:
@@ -225,7 +229,9 @@ def load_tokenizer(job: EntryJob) -> Any:
         model, revision=revision, trust_remote_code=args.trust_remote_code
     )
     if "chat_template" in job.options:
-        tokenizer.chat_template = Path(job.options["chat_template"]).read_text(encoding="utf-8")
+        file = Path(job.options["chat_template"])
+        tokenizer.chat_template = file.read_text(encoding="utf-8")
+        report_opened([file], job.events)
     return tokenizer
 
 

@@ -25,6 +25,7 @@ from .channel import EventWriter
 from .evidence import FEW_STEPS, Evidence
 from .expectations import PendingEvidence
 from .hooks import replaces
+from .opened import send_states
 from .sampler_weights import (
     MOST_LOGP_DIFFERENCE,
     count_called,
@@ -49,7 +50,11 @@ class Scorer:
     def __init__(self, option: VerifierOption, data: Any, events: EventWriter) -> None:
         names = data["dataset"] if BY_ROW in option.verifiers else ()
         self.weights: Mapping[str, float] = option.names_in(names)
-        self.process = VerifierProcess(list(self.weights), option.seconds)  # it ends with this one
+        self.process = VerifierProcess(  # it ends with this one
+            list(self.weights),
+            option.seconds,
+            on_files=lambda files: send_states(files, events),
+        )
         self._option = option
         self._events = events
         # the tokens that end a completion; they are known once the trainer has its model

@@ -29,7 +29,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from .opened import FileState
 from .trl_options import is_own
+from .user_files import UserFiles
 
 _LOAD_SECONDS = 300.0  # of importing a verifier, on a slow file system
 _KEPT_TEXT = 240  # characters of a message
@@ -234,6 +236,7 @@ def main(arguments: Sequence[str]) -> None:
     from .process import die_with_parent
 
     die_with_parent()
+    files = UserFiles()
     connection = Connection(int(arguments[0]))
     thread = ThreadPoolExecutor(1)
     # math_verify warns that it has no time limit here; the parent process ends a long call
@@ -248,7 +251,7 @@ def main(arguments: Sequence[str]) -> None:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             outcome = thread.submit(answer, call).result()
         text = _shorten(printed.getvalue().strip()) or None
-        connection.send({**outcome, "printed": text})
+        connection.send({**outcome, "printed": text, "files": files.take()})
 
 
 def _load(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,6 +288,8 @@ class VerifierProcess:
     names: Sequence[str]  # of the verifiers that are loaded at the start
     seconds: float  # of a call
     upstream: bool = False  # these are open-instruct's own
+    # called with the files of the user's that the child has imported or read
+    on_files: Callable[[Sequence[tuple[str, FileState]]], None] = lambda files: None
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _connection: Any = field(default=None, init=False)
 
@@ -346,5 +351,6 @@ class VerifierProcess:
             self._connection.send({**content, "upstream": self.upstream})
             if self._connection.poll(seconds):
                 answer: dict[str, Any] = self._connection.recv()
+                self.on_files(answer.pop("files", ()))
                 return answer
         return None

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from launch.digests import hash_file
 from launch.execution.completion import (
     add_validation,
     check_first_loss,
     keep_finished_work,
     verify_completion,
     verify_evidence,
+    verify_inputs,
 )
 from launch.execution.record.attempts import begin_attempt
 from launch.execution.record.evidence import merge_events
@@ -22,7 +24,9 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.run import Run
 from launch.planning.plan import Plan
+from launch.planning.read_files import ReadFile, ReadFiles
 from launch.worker.evidence import PROVEN, REFUTED, Evidence
+from launch.worker.opened import file_state
 from tests.conftest import fixed_machine, planned
 from tests.execution.record.records import append, event
 
@@ -246,6 +250,38 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     assert kept.exit_code == (0 if is_kept else outcome.exit_code)
     assert (str(outcome.cause) in str(kept.afterwards)) == is_kept
     assert not is_kept or (kept.steps, kept.cause, kept.guard) == (10, None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "allow", "exit_code"),
+    [
+        (None, "", 0),
+        ("planned", "", 3),
+        ("planned", "allow=[input_changed]", 0),
+        ("helper", "", 3),
+        ("opened", "", 3),
+    ],
+)
+def test_a_run_that_read_other_files_than_planned_is_not_done(
+    tmp_path: Path, change: str | None, allow: str, exit_code: int
+) -> None:
+    """`opened`: the file was another one when the trainer loaded it, and is itself again now."""
+    base, helper = tmp_path / "base.json", tmp_path / "helper.py"
+    for path in (base, helper):
+        path.write_text("{}")
+    words = ("stage=demo", "trainer=trl_sft", "gpus=0", *([allow] if allow else []))
+    plan = planned(*words, machine=fixed_machine(tmp_path))
+    inputs = ReadFiles({base: ReadFile(file_state(base), hash_file(base))})
+    states = {path: list(file_state(path)) for path in (base, helper)}
+    if change == "opened":
+        states[base][1] += 1
+    opened = [event("opened", 1.0, path=str(path), state=state) for path, state in states.items()]
+    append(tmp_path / "events.jsonl", opened)
+    if change in ("planned", "helper"):
+        (base if change == "planned" else helper).write_text("other")
+    outcome = verify_inputs(Outcome(0, 1.0, 10, 0.5), plan, Run(tmp_path), inputs)
+    assert outcome.exit_code == exit_code
+    assert outcome.cause_id == ("input_changed" if exit_code else None)
 
 
 def test_a_model_that_an_earlier_attempt_saved_is_not_this_ones(

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from launch.config.schema import Family
 from launch.errors import UserError
 from launch.execution.display import format_duration
+from launch.execution.record.attempts import begin_attempt
+from launch.execution.record.checkpoints import Layout, find_checkpoints
+from launch.execution.record.written import CheckpointRecorder
 from launch.execution.resume import clear_run_folder, decide_start, is_finished, resume_plan
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
@@ -269,6 +273,58 @@ def test_a_checkpoint_of_another_step_or_run_is_refused(
     else:
         id, text = problem_of(plan)
         assert id == "foreign_checkpoint" and reason in values_of(text)
+
+
+def write_attempt(plan: Plan, step: int, *, is_recorded: bool) -> Path:
+    """Have an attempt write a checkpoint of TRL's; `is_recorded`: its launcher saw it."""
+    begin_attempt(plan.folder, None, ())
+    recorder = CheckpointRecorder(plan.folder, plan.model_dir)
+    folder = plan.model_dir / f"checkpoint-{step}"
+    trl_checkpoint(folder, step)
+    recorder.close(is_writing=is_recorded)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("step", "is_recorded", "is_killed", "is_refused"),
+    [
+        (20, True, True, False),
+        (20, True, False, False),
+        (20, False, True, True),  # steps were logged after it: its launcher lived
+        (20, False, False, True),
+        (26, False, True, False),  # the launcher was killed right after it
+        (30, False, True, False),  # or before it
+        (26, False, False, True),
+    ],
+)
+def test_a_checkpoint_that_no_attempt_recorded_is_refused(
+    tmp_path: Path, step: int, is_recorded: bool, is_killed: bool, is_refused: bool
+) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    begin(plan, 26)
+    write_attempt(plan, step, is_recorded=is_recorded)
+    if not is_killed:
+        ended = {"exit_code": 1, "seconds": 1.0, "steps": 26, "last_loss": 1.0}
+        (plan.folder / "FAILED").write_text(json.dumps(ended))
+    if is_refused:
+        assert problem_of(plan)[0] == "foreign_checkpoint"
+    else:
+        assert decide_start(plan).checkpoint is not None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth"])
+def test_a_checkpoint_whose_files_are_others_is_refused(tmp_path: Path, name: str) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    begin(plan, 26)
+    folder = write_attempt(plan, 20, is_recorded=True)
+    assert decide_start(plan).checkpoint is not None
+    file = folder / name
+    content = bytearray(file.read_bytes())
+    content[-20 if file.suffix == ".safetensors" else -500] ^= 1  # of a tensor's data
+    file.write_bytes(content)
+    assert not find_checkpoints(plan.model_dir, Layout(Family.trl, 1, None))[0].faults
+    id, text = problem_of(plan)
+    assert id == "foreign_checkpoint" and name in text
 
 
 def test_a_launcher_that_recorded_the_end_saw_every_checkpoint(tmp_path: Path) -> None:

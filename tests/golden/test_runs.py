@@ -37,11 +37,11 @@ RUNS = {
 STREAMS = ("events.jsonl", "metrics.jsonl", "attempts.jsonl")
 # contents that are the libraries' own, or the machine's
 NOT_RECORDED = re.compile(
-    r"^(logs/|model/README\.md|model/checkpoint-\d+/|(model/)?tokenizer\.json|versions\.json|report\.html|.*\.lock)"
+    r"^(logs/|model/README\.md|model/checkpoint-\d+/|(model/)?tokenizer\.json|checkpoints\.jsonl|versions\.json|report\.html|.*\.lock)"
 )
 _MEASURED = re.compile(
     r"(^|\.)(time|started|finished|seconds|pid|host|user|machine|commit|dirty|ended_processes|transformers_version|"
-    r"peft_version|adapter|tokens_per_second\w*)$"
+    r"peft_version|adapter|base_digest|state|tokens_per_second\w*)$"
 )
 _EXACT = re.compile(r"(^|[._])(loss|lr)$")
 

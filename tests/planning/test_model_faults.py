@@ -12,6 +12,7 @@ from launch.planning.model_folder import (
     BrokenFileError,
     check_torch_file,
     find_model_faults,
+    find_other_tensor,
     find_output_faults,
     read_safetensors_header,
 )
@@ -145,3 +146,27 @@ def test_an_inconsistent_header_is_broken(tmp_path: Path) -> None:
         path.write_bytes(len(text).to_bytes(8, "little") + text)
         with pytest.raises(BrokenFileError):
             read_safetensors_header(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ({"a": [1.0, 2.0], "b": [3.0]}, None),
+        ({"a": [1.0, 2.0]}, None),  # the other tensor is nowhere to compare with
+        ({"a": [1.0, 2.5], "b": [3.0]}, "a"),
+        ({"b": [4.0], "a": [1.0, 2.0]}, "b"),
+        ({"a": [1.0, 2.0, 3.0]}, None),  # of another shape
+        ({"c": [9.0]}, None),
+    ],
+)
+def test_tensors_of_the_same_name_are_compared_byte_for_byte(
+    tmp_path: Path, content: dict[str, list[float]], found: str | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    for name, values in (("one", {"a": [1.0, 2.0], "b": [3.0]}), ("two", content)):
+        (tmp_path / name).mkdir()
+        tensors = {key: torch.tensor(numbers) for key, numbers in values.items()}
+        save_file(tensors, tmp_path / name / "model.safetensors")
+    assert find_other_tensor(tmp_path / "one", tmp_path / "two") == found

@@ -22,9 +22,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from launch.worker.json_codec import SCHEMA_VERSION, versioned
+from launch.worker.opened import FileState
 
 PHASES = (
     "import",
@@ -54,6 +56,8 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "completion": {"step": int},
     # the model was saved, and the worker has compared its files with the weights in memory
     "saved": {"step": int},
+    # a file that the trainer has read, with the state in which it was (launch/digests.py)
+    "opened": {"path": str, "state": list},
     # the tokens of the first samples, in a run that trains an adapter
     "first_rows": {"rows": list},
 }
@@ -208,6 +212,15 @@ class Metrics:
             if name not in values and total >= self._sums[name]:
                 values[name] = total - self._sums[name]
             self._sums[name] = total
+
+
+def read_opened(event: Event) -> tuple[Path, FileState] | None:
+    """Return the file and the state of an "opened" event; None if it has no such state."""
+    try:
+        device, inode, size, modified, changed = map(int, event.data["state"])
+    except (TypeError, ValueError):
+        return None
+    return Path(event.data["path"]), (device, inode, size, modified, changed)
 
 
 def is_number(value: object) -> TypeGuard[float]:

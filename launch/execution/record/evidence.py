@@ -83,10 +83,10 @@ def add_earlier_proofs(
     They count for what no step of this attempt could show, such as one that had no step left. The
     checkpoint's files are those that were written then: a resume compares them.
     """
-    earlier = [
-        (attempt, {item.what: item for item in read_evidence(run, requested, attempt)})
-        for attempt in writers_of(run.folder, checkpoint)
-    ]
+    earlier = []
+    for attempt in writers_of(run.folder, checkpoint):
+        shown = read_evidence(run, requested, attempt)
+        earlier.append((attempt, {item.what: item for item in shown}))
     return tuple(_find_proof(item, earlier) for item in items)
 
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.digests import Digest, FileState, describe_changes, file_state, files_below, hash_file
+from launch.digests import Digest, describe_changes, files_below, hash_file
 from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import MARK, names_checkpoint
 from launch.files import append_json, read_json_lines
 from launch.worker.json_codec import versioned
+from launch.worker.opened import FileState, file_state
 
 WRITTEN = "checkpoints.jsonl"
 _IDLE = 19  # the lowest priority of a thread

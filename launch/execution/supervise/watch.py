@@ -25,7 +25,15 @@ from launch.config.guards import GuardsConfig
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Kind
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.facts import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick
+from launch.execution.facts import (
+    DiskUsage,
+    Fact,
+    GuardContext,
+    GuardFinding,
+    PhaseStarted,
+    RankExited,
+    Tick,
+)
 from launch.execution.guards import build_guards
 from launch.execution.record.attempts import earlier_losses, resumed_step
 from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
@@ -36,7 +44,9 @@ from launch.planning.estimate.forecast import UnknownMemoryError, planned_settin
 from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan
+from launch.planning.read_files import CHANGED, describe
 
+_LOADED = ("reference_logprobs", "first_step", "training")  # phases after everything was loaded
 _TICK = 0.5  # seconds between two looks at the processes
 _DISK_EVERY = 5.0  # seconds between two looks at the free space
 # seconds between two looks at the sizes of checkpoint files, which load a network file system
@@ -102,6 +112,7 @@ class Watch:
         self._facts: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
         self._processes: dict[int, psutil.Process] = {}  # by rank
         self._exited: set[int] = set()  # ranks
+        self._is_compared = False  # whether the inputs were, once the trainer had loaded them
         self._disk_checked = -_DISK_EVERY
         self._checkpoint_bytes: int | None = None
         self._checkpoint_checked = -_CHECKPOINTS_EVERY
@@ -206,7 +217,22 @@ class Watch:
         size, _ = measure_checkpoint(checkpoints[-1])
         return size
 
+    def _check_inputs(self) -> None:
+        """End the run if what the trainer has loaded is not what was planned."""
+        find = self.config.find_changes
+        changes = find() if find is not None else []
+        if changes:
+            found = GuardFinding(CHANGED, describe(changes)).apply_allow(self.config.allow)
+            self.findings.append(found)
+            if not found.stops:
+                self.messages.append(f"warning: {found}")
+            elif self.stopped_by is None:
+                self._stop(found)
+
     def _check(self, fact: Fact) -> None:
+        if isinstance(fact, PhaseStarted) and fact.phase in _LOADED and not self._is_compared:
+            self._is_compared = True
+            self._check_inputs()
         for guard in self._guards:
             observed = guard.observe(fact)
             if observed is None:
@@ -256,6 +282,8 @@ class WatchConfig:
     guards: GuardsConfig | None = None  # None turns all guards off
     allow: Collection[str] = ()  # ids of guards that only warn
     guard_context: GuardContext = field(default_factory=GuardContext)
+    # what finds the inputs that have changed since they were planned, a phrase for each
+    find_changes: Callable[[], list[str]] | None = None
     output: Path | None = None  # the trainer's output folder
     layout: Layout | None = None  # what makes a checkpoint of this run complete
     checkpoint_bytes: int | None = None  # an estimate; None if unknown

@@ -13,6 +13,7 @@ from ..channel import EventWriter
 from ..columns import write_lengths
 from ..evidence.trainer_objects import find_frame
 from ..hooks import replaces
+from ..opened import report_folder, report_opened
 from .patch import PatchContext, PatchInfo
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _collect_evidence(context: PatchContext) -> None:
             collector.step_ended()
         return result
 
-    _check_loaded_weights(collector)
+    _check_loaded_weights(collector, context.events)
     hooks.when_prepared(lambda _: _check_saved_weights(collector))
 
 
@@ -148,8 +149,8 @@ def _check_saved_weights(collector: EvidenceCollector) -> None:
             return saved
 
 
-def _check_loaded_weights(collector: EvidenceCollector) -> None:
-    """Report which weights of a model its checkpoint lacks.
+def _check_loaded_weights(collector: EvidenceCollector, events: EventWriter) -> None:
+    """Report the files of a model that was loaded, and which of its weights they lack.
 
     transformers draws those at random, with a log line alone.
     """
@@ -163,7 +164,9 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
         # not keep the commit.
         revision = (load_config.download_kwargs or {}).get("revision")
         model.config._commit_hash = getattr(revision, "resolved", None)
-        collector.weights_loaded(model, load_config.pretrained_model_name_or_path, info)
+        source = load_config.pretrained_model_name_or_path
+        report_folder(source, events)
+        collector.weights_loaded(model, source, info)
         return info
 
 
@@ -171,7 +174,9 @@ def _add_template(context: PatchContext) -> None:
     from open_instruct import dataset_transformation as upstream
 
     name = str(context.trainer.flag("chat_template_name"))
-    upstream.CHAT_TEMPLATES[name] = Path(str(context.value)).read_text(encoding="utf-8")
+    file = Path(str(context.value))
+    upstream.CHAT_TEMPLATES[name] = file.read_text(encoding="utf-8")
+    report_opened([file], context.events)
 
 
 CHAT_TEMPLATE = PatchInfo(

@@ -7,15 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import (
+    add_earlier_proofs,
     evidence_as_json,
     evidence_table,
     merge_events,
     read_evidence,
+    unmet_settings,
 )
 from launch.execution.record.run import Run
-from launch.worker.evidence import Evidence
+from launch.files import write_json_lines
+from launch.worker.evidence import NO_STEP, Evidence
 
 
 def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> Event:
@@ -130,3 +135,64 @@ def test_the_table_begins_with_what_is_not_proven() -> None:
         "  -         attention  sdpa",
     ]
     assert evidence_table(merge_events([evidence_event("attention", "sdpa")], {})) == []
+
+
+def write_attempts(run: Path) -> None:
+    """Attempt 1 wrote checkpoint-10, from which attempt 2 resumed and wrote checkpoint-20."""
+    write_json_lines(
+        run / "attempts.jsonl",
+        [{"attempt": 1, "resumed_from": None}, {"attempt": 2, "resumed_from": "checkpoint-10"}],
+    )
+    written = {"checkpoint-10": 1, "checkpoint-20": 2, "checkpoint-25": None}
+    lines = [
+        {"checkpoint": name, "attempt": attempt, "files": {}} for name, attempt in written.items()
+    ]
+    write_json_lines(run / "checkpoints.jsonl", lines)
+    events = [
+        evidence_event("clip", "1.0", verdict="proven", requested="1.0"),
+        evidence_event("first_update", "weights", verdict="proven", requested="weights"),
+        replace(
+            evidence_event("clip", None, verdict="unproven", requested="1.0", how=NO_STEP),
+            attempt=2,
+        ),
+        replace(
+            evidence_event("last_update", "finite", verdict="proven", requested="finite"), attempt=2
+        ),
+    ]
+    write_json_lines(run / "events.jsonl", [event.as_json() for event in events])
+
+
+REQUESTED = {"clip": "1.0", "first_update": "weights", "last_update": "finite"}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "proven"),
+    [
+        ("checkpoint-20", {"clip": 1, "first_update": 1, "last_update": 2}),
+        ("checkpoint-10", {"clip": 1, "first_update": 1}),
+        ("checkpoint-25", {}),  # nobody knows which attempt wrote it
+        ("checkpoint-30", {}),
+        (None, {}),
+    ],
+)
+def test_proofs_come_from_the_attempts_that_made_the_checkpoint(
+    tmp_path: Path, checkpoint: str | None, proven: dict[str, int]
+) -> None:
+    write_attempts(tmp_path)
+    run = Run(tmp_path)
+    items = add_earlier_proofs(merge_events([], REQUESTED), run, REQUESTED, checkpoint)
+    shown = {item.what: item.note for item in items if item.verdict == "proven"}
+    assert shown == {what: f"shown by attempt {attempt}" for what, attempt in proven.items()}
+
+
+@pytest.mark.parametrize("verdict", ["refuted", "unproven"])
+def test_what_this_attempt_has_judged_itself_stays(tmp_path: Path, verdict: str) -> None:
+    write_attempts(tmp_path)
+    judged = Evidence("clip", "2.0", "the engine", "1.0", verdict)
+    assert add_earlier_proofs([judged], Run(tmp_path), REQUESTED, "checkpoint-20") == (judged,)
+
+
+def test_a_requested_setting_without_a_verdict_is_unproven() -> None:
+    [item] = merge_events([evidence_event("global_batch", "7 samples")], {"global_batch": "8"})
+    assert (item.verdict, item.requested, item.how) == ("unproven", "8", NO_STEP)
+    assert len(unmet_settings([item], ())) == 1

@@ -110,6 +110,34 @@ def test_a_run_that_was_never_well_has_no_good_checkpoint(tmp_path: Path) -> Non
     assert watching.last_good_checkpoint()[0] is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "allow", "stops"),
+    [
+        ([], (), False),
+        (["/base changed"], (), True),
+        (["/base changed"], ("input_changed",), False),
+    ],
+)
+def test_a_run_whose_inputs_changed_before_they_were_loaded_is_ended_then(
+    tmp_path: Path, changes: list[str], allow: tuple[str, ...], stops: bool
+) -> None:
+    calls: list[str] = []
+
+    def find() -> list[str]:
+        calls.append("compared")
+        return changes
+
+    config = WatchConfig(allow=allow, find_changes=find)
+    watching = Watch(config, tmp_path / "stacks", lambda: True)
+    watching.start()
+    for phase in ("import", "load", "training", "checkpoint", "training"):
+        watching.observe(PhaseStarted(time.monotonic(), phase))
+    watching.close()
+    assert calls == ["compared"]
+    assert (watching.stopped_by is not None) == stops
+    assert [finding.id for finding in watching.findings] == ["input_changed"] * len(changes)
+
+
 def test_free_bytes_of_a_folder_that_is_not_made_yet(tmp_path: Path) -> None:
     free = free_bytes(tmp_path / "a" / "b" / "model")
     assert free is not None and free > 0

@@ -1,0 +1,98 @@
+"""A file that a run reads is replaced while it starts or trains: the run stops, and is not done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import launch_in, records, start
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
+SFT = ("stage=demo", "trainer=trl_sft", "report=false", "recipe.max_steps=12")
+
+
+@pytest.fixture
+def inputs(home: Path, tmp_path: Path) -> Path:
+    """A folder with a model and a template of the user's."""
+    [demo] = (home / "runs" / ".cache" / "demo").glob("model-*")
+    shutil.copytree(demo, tmp_path / "base")
+    template = (ROOT / "launch" / "templates" / "chatml.jinja").read_text(encoding="utf-8")
+    (tmp_path / "own.jinja").write_text(template, encoding="utf-8")
+    return tmp_path
+
+
+def run_with(home: Path, inputs: Path, phase: str, change: Callable[[Path], None]) -> str:
+    """Start a run, and change its inputs as soon as it has begun a phase; return the id of why it
+    stopped.
+    """
+    name = f"{change.__name__}-{phase}"
+    words = (*SFT, f"model.path={inputs / 'base'}", f"name={name}")
+    template = f"recipe.chat_template={inputs / 'own.jinja'}"
+    run = home / "runs" / "demo" / name
+    running = start(home, *words, template)
+    while running.poll() is None and phase not in phases_of(run):
+        time.sleep(0.01)
+    change(inputs)
+    code = running.wait(timeout=300)
+    output = (home / "launch.log").read_text(encoding="utf-8")
+    assert code == 3, output
+    assert not (run / "DONE").exists()
+    return str(json.loads((run / "FAILED").read_text())["cause_id"])
+
+
+def phases_of(run: Path) -> list[str]:
+    if not (run / "events.jsonl").exists():
+        return []
+    return [str(event.get("phase")) for event in records(run / "events.jsonl")]
+
+
+def swap_weights(inputs: Path) -> None:
+    file = inputs / "base" / "model.safetensors"
+    other = inputs / "other"
+    content = bytearray(file.read_bytes())
+    content[-4:] = b"\0\0\0\0"
+    other.write_bytes(content)
+    shutil.copystat(file, other)
+    other.replace(file)
+
+
+def edit_template(inputs: Path) -> None:
+    file = inputs / "own.jinja"
+    file.write_text(file.read_text(encoding="utf-8") + "{# another #}", encoding="utf-8")
+
+
+def add_index(inputs: Path) -> None:
+    (inputs / "base" / "model.safetensors.index.json").write_text("{}", encoding="utf-8")
+
+
+@pytest.mark.parametrize("phase", ["import", "training"])
+@pytest.mark.parametrize("change", [swap_weights, edit_template, add_index])
+def test_an_input_that_is_replaced_stops_the_run(
+    home: Path, inputs: Path, change: Callable[[Path], None], phase: str
+) -> None:
+    # the evidence compares the template with its file at the first step, which may be earlier
+    ids = {"input_changed", *(["refuted_chat_template"] if change is edit_template else [])}
+    assert run_with(home, inputs, phase, change) in ids
+
+
+def test_the_trainer_reports_what_it_has_loaded(home: Path, inputs: Path) -> None:
+    words = (*SFT, f"model.path={inputs / 'base'}", "name=reported")
+    done = launch_in(home, *words, f"recipe.chat_template={inputs / 'own.jinja'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = records(home / "runs" / "demo" / "reported" / "events.jsonl")
+    opened = {event["path"]: event["state"] for event in events if event["kind"] == "opened"}
+    for file in (inputs / "base" / "model.safetensors", inputs / "own.jinja"):
+        status = file.stat()
+        assert opened[str(file)] == [
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        ]
