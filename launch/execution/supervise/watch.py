@@ -300,6 +300,7 @@ def build_watch_config(plan: Plan) -> WatchConfig:
             checkpoint_every=recipe.checkpoint_steps,
             total_steps=recipe.max_steps,
             losses=earlier_losses(plan.folder),
+            model=plan.inputs.model.local,
         ),
         output=plan.model_dir,
         layout=Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage),
