@@ -75,8 +75,8 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
     advised = check_advice(plan, [*findings, *plan.warnings])
-    cures = [finding.cure for finding in advised[: len(findings)]]
-    warnings = advised[len(findings) :]
+    cures = [_without_itself(finding).cure for finding in advised[: len(findings)]]
+    warnings = [_without_itself(warning) for warning in advised[len(findings) :]]
     findings = [replace(finding, cure=cure) for finding, cure in zip(findings, cures, strict=True)]
     code = EXIT_REFUSED if stopping else EXIT_DONE
     if options.json:
@@ -99,6 +99,12 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
     for warning in warnings:
         notify(f"warning: {warning}")
     return code
+
+
+def _without_itself(finding: Finding) -> Finding:
+    """Drop a cure that sends to `launch check`: that is what runs."""
+    is_itself = finding.cure is not None and "`launch check" in str(finding.cure)
+    return replace(finding, cure=None) if is_itself else finding
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from launch.errors import refusal
 from launch.evaluation.record import read_summary
+from launch.execution.completion import find_model_changes
 from launch.execution.earlier_runs import FOLDER_KEYS
 from launch.execution.record.progress import Progress
 from launch.execution.record.run import Run, count_unreadable, mapping, number, objects
@@ -83,9 +84,12 @@ class ComparedRun:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on the parts of the record that could not be read."""
-        note = count_unreadable("metrics.jsonl", self.progress.unreadable)
-        return [f"{self.name}: {note}"] if note else []
+        """Notes on what could not be read, and on a model that is not the one that was saved."""
+        notes = [change.message for change in find_model_changes(self.folder)]
+        unreadable = count_unreadable("metrics.jsonl", self.progress.unreadable)
+        if unreadable:
+            notes.append(unreadable)
+        return [f"{self.name}: {note}" for note in notes]
 
 
 @dataclass(frozen=True)

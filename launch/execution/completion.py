@@ -32,6 +32,7 @@ from launch.planning.plan import Plan
 from launch.planning.read_files import CHANGED, ReadFiles, describe
 from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.evidence import Evidence
+from launch.worker.finding import Finding
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.trl_rlvr import REFERENCE
 
@@ -358,8 +359,17 @@ def refuse_changes(run: Path | None, allow: Collection[str] = ()) -> None:
     """
     if run is None:
         return
-    digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
-    problems = [problem for problem in find_changes(run, digests.of) if problem.id not in allow]
-    digests.save(create_folder=False)
+    problems = [problem for problem in find_model_changes(run) if problem.id not in allow]
     if problems:
         raise UserError(problems)
+
+
+def find_model_changes(run: Path) -> list[Finding]:
+    """Return how the model in a run's folder differs from the one that the run saved.
+
+    The ids are model_changed and base_changed. Files that are not changed are read once.
+    """
+    digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
+    changes = find_changes(run, digests.of)
+    digests.save(create_folder=False)
+    return changes

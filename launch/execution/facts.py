@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from launch.execution.record.events import is_number
@@ -110,6 +111,7 @@ class GuardContext:
     ranks: Sequence[int] = (0,)  # the global ranks of this node
     checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
     total_steps: int | None = None  # None if the plan does not know it
+    model: Path | None = None  # the folder of the weights that are loaded; None for a hub id
     # the losses that earlier attempts of a resumed run logged, by step
     losses: Mapping[int, float] = field(default_factory=dict)
     resumed_step: int | None = None  # of the checkpoint; None if there is none, or it is unknown

@@ -15,6 +15,7 @@ from itertools import pairwise
 from launch.config import guards as limits
 from launch.execution import process_guards, reward_guards
 from launch.execution.facts import Fault, Guard, GuardContext, GuardFinding, LoggedStep
+from launch.planning.finite_weights import find_non_finite_weight
 
 _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
 _MIN_NORMS = 10  # gradient norms that a meaningful median needs
@@ -45,7 +46,11 @@ class NonFinite(Guard):
         message = describe_non_finite(_METRICS[name], value, step.number)
         numbers: dict[str, float | int | str] = {"step": step.number, name: str(value)}
         if self._last_good is None:
-            return self._fail(f"{message}, the first logged step", -math.inf, **numbers)
+            message += ", the first logged step"
+            weight = self._context.model and find_non_finite_weight(self._context.model)
+            if weight:
+                message += f": the weights that were loaded hold a NaN or infinity, {weight}"
+            return self._fail(message, -math.inf, **numbers)
         numbers["last_good_step"] = self._last_good.number
         last_value = self._last_good.value(name)
         if last_value is not None:

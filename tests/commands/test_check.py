@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
-from launch.commands.check import format_table
-from launch.worker.finding import Finding
+from launch.commands.check import _without_itself, format_table
+from launch.worker.finding import Finding, Fix
 
 FINDINGS = [
     Finding("disk_full", "68 GiB free for 30 GiB", severity="pass"),
@@ -42,3 +42,11 @@ def test_a_machine_that_is_not_ready_gets_no_next_command(
     assert main(["check", "stage=sft", "trainer=trl_sft", "gpus=64"]) == 2
     printed = capsys.readouterr().out
     assert "[too_few_gpus]" in printed and "ready" not in printed
+
+
+@pytest.mark.parametrize("verb", ["$ launch check", "$ launch check stage=sft"])
+def test_no_cure_sends_to_itself(verb: str) -> None:
+    fix = Fix.of("{0} where its packages are", verb)
+    assert _without_itself(Finding.warning("unverified", "a flag", None, fix)).cure is None
+    other = Finding.warning("unverified", "a flag", None, Fix.of("{0}", "$ launch flags finetune"))
+    assert _without_itself(other) == other

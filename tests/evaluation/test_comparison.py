@@ -11,7 +11,13 @@ import pytest
 
 from launch.evaluation.compared_run import compared_run
 from launch.evaluation.comparison import Noise, compare_runs, read_noise
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
+from launch.execution.record.run import Run
+from launch.execution.report.page import render_runs
 from launch.execution.setting_differences import SettingDifference
+from launch.planning.digest_cache import DigestCache
+from launch.planning.saved_model import digest_model
 from tests.conftest import Launch
 
 
@@ -166,3 +172,33 @@ def test_the_verb_prints_a_table_and_json(tmp_path: Path, launch: Launch) -> Non
         == launch("compare", "sft/a", "nothing", runs).returncode
         == 2
     )
+
+
+@pytest.mark.parametrize("change", ["weights", "config", "added", "gone"])
+def test_a_model_that_was_changed_since_is_named(
+    tmp_path: Path, launch: Launch, change: str
+) -> None:
+    runs = f"runs={tmp_path}"
+    for name in "ab":
+        folder = write_run(tmp_path / "sft" / name, [3.0, 2.0])
+        (folder / "model").mkdir()
+        (folder / "model" / "model.safetensors").write_text("weights")
+        (folder / "model" / "config.json").write_text("{}")
+        files = digest_model(folder / "model", DigestCache(tmp_path / "none").of)
+        outcome = Outcome(0, 1.0, 2, 2.0, model={"files": files})
+        RunFolder(folder).finish(outcome)
+    assert "not the one" not in launch("compare", "sft/a", "sft/b", runs).stdout
+    model = tmp_path / "sft" / "b" / "model"
+    if change == "gone":
+        (model / "config.json").unlink()
+    else:
+        names = {"weights": "model.safetensors", "config": "config.json", "added": "tokenizer.json"}
+        (model / names[change]).write_text("other")
+    [line] = [
+        line
+        for line in launch("compare", "sft/a", "sft/b", runs).stdout.splitlines()
+        if "not the one that this run saved" in line
+    ]
+    assert line.startswith("sft/b: ")
+    assert "not the one that this run saved" in render_runs([Run(tmp_path / "sft" / "b")])
+    assert "not the one that this run saved" not in render_runs([Run(tmp_path / "sft" / "a")])

@@ -17,6 +17,7 @@ from launch.execution.diagnosis.known import KnownCause, known
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.planning.estimate.out_of_memory import RunSettings, advise_failed_run
 from launch.resources import IN_CLONE, requirement
+from launch.table import format_bytes
 
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure
 _NAMED_PATH = re.compile(
@@ -55,6 +56,14 @@ class Situation:
         )
 
     def host_memory(self, match: re.Match[str]) -> str:
+        import resource  # not on Windows
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # the trainer inherits it
+        if limit != resource.RLIM_INFINITY:
+            return (
+                f"the address space is limited to {format_bytes(limit)}: raise the limit before "
+                "the start (`ulimit -v unlimited`)"
+            )
         if self.settings.device == Device.cpu:
             return "this process has used up its memory; " + self.out_of_memory(match)
         return (

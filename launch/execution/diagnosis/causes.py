@@ -151,7 +151,8 @@ class CauseFinder:
         tail = self._launcher if rank is None else self._tails[rank]
         ending = _describe_exit(status)
         if status is not None and status < 0:
-            return _build_cause(ending, None, tail.printed(), self._cure_for_signal(status))
+            lines = tail.printed_before_kill()
+            return _build_cause(ending, None, lines, self._cure_for_signal(status))
         last_line = tail.last_line()
         if status == _NOT_STARTED and last_line:  # the reaper has printed the reason
             return _build_cause(last_line, None, tail.printed())
@@ -198,7 +199,7 @@ class CauseFinder:
             return self._explain_last_words(last_words, rank, ending if code < 0 else None)
         if code >= 0:
             return replace(_unknown_cause(ending, "its last line", tail), rank=rank)
-        return _build_cause(ending, rank, tail.printed(), self._cure_for_signal(code))
+        return _build_cause(ending, rank, tail.printed_before_kill(), self._cure_for_signal(code))
 
     def _explain_event(self, event: Event) -> Cause:
         """Explain a run by the error that a rank reported."""

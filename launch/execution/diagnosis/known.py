@@ -38,7 +38,7 @@ class Known:
     """The content of known.yaml."""
 
     causes: tuple[KnownCause, ...]
-    phrases: Mapping[str, re.Pattern[str]]  # fatal, survived, progress_bar, peer_died
+    phrases: Mapping[str, re.Pattern[str]]  # fatal, survived, warning, progress_bar, peer_died
     packages: Mapping[str, tuple[str, ...]]  # by extra of pyproject.toml
 
 

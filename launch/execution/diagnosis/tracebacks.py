@@ -200,6 +200,12 @@ class LogTail:
         """Return the last lines without progress bars."""
         return [line for line in self.lines if not _is_progress_bar(line)]
 
+    def printed_before_kill(self) -> list[str]:
+        """Return the last lines without progress bars and warnings, which a signal is not due
+        to.
+        """
+        return [line for line in self.printed() if not known().phrases["warning"].search(line)]
+
     def last_line(self) -> str | None:
         """Return the last line that is not empty; None without one."""
         for line in reversed(self.printed()):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import refusal
+from launch.execution.completion import find_model_changes
 from launch.execution.display import format_duration
 from launch.execution.record.run import Run, objects
 from launch.execution.record.steps import MetricCurves
@@ -126,6 +127,7 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
         "figures": collect_figures(run),
         "setup": collect_figures(run, "plan"),
         "not_finite": describe_non_finite_metrics(run),
+        "model_changes": [change.message for change in find_model_changes(run.folder)],
         "timelines": build_timelines(attempts, resumed_from),
         "warnings": sorted(warnings, key=lambda warning: -warning.count),
         "evaluation": read_evaluation(run.folder),

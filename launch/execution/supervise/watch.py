@@ -330,6 +330,7 @@ def build_watch_config(plan: Plan) -> WatchConfig:
             losses=earlier_losses(plan.folder),
             resumed_step=resumed_step(plan.folder),
             repeats=plan.config.stage.kind != Kind.rlvr,
+            model=plan.inputs.model.local,
         ),
         output=plan.model_dir,
         layout=Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage),

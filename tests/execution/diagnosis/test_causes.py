@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.record.events import Event
 
@@ -172,3 +174,20 @@ def test_nothing_said_at_all() -> None:
         == "the launcher exited with status 3, for an unknown reason"
     )
     assert "disappeared" in CauseFinder([0]).find_cause(None).line
+
+
+WARNINGS = [
+    "/env/torch/nn/modules/module.py:1501: FutureWarning: `x` is going away",
+    "  warnings.warn(",
+    "[W820 socket.cpp:464] The server socket has failed to bind",
+    "2026-11-23 10:00:00 WARNING the cache is old",
+    "[INFO|trainer.py:100] 2026-11-23 >> this is deprecated",
+]
+
+
+@pytest.mark.parametrize("signal_number", [9, 11, 15])
+def test_a_killed_rank_is_shown_without_warnings(signal_number: int) -> None:
+    finder = CauseFinder([0, 1])
+    finder.add_lines(1, ["step 5, loss 2.0", *WARNINGS, "step 6, loss 1.9"], 2.0)
+    finder.add_launcher_lines(elastic(rank=1, code=-signal_number), 3.0)
+    assert finder.find_cause(1).detail == ("step 5, loss 2.0", "step 6, loss 1.9")
