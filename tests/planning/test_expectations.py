@@ -172,6 +172,6 @@ def test_a_reward_model_of_several_epochs_has_no_falling_schedule() -> None:
     """reward_modeling.py would end it at half of its way (:287, 314)."""
     (refused,) = problems("stage=rm", "gpus=1", "recipe.epochs=2")
     assert refused.id == "epochs_in_schedule"
-    for override in ("recipe.lr_scheduler=constant", "recipe.epochs=1"):
-        plan = planned("stage=rm", "gpus=1", "recipe.epochs=2", override)
-        assert plan.config.recipe.epochs == (1 if "epochs" in override else 2)
+    for overrides in (("recipe.lr_scheduler=constant", "recipe.epochs=2"), ("recipe.epochs=1",)):
+        plan = planned("stage=rm", "gpus=1", *overrides)
+        assert plan.config.recipe.epochs == len(overrides)
