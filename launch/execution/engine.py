@@ -377,7 +377,7 @@ def _read_evidence(
 
     `proofs` has what a run must show besides; it is None for a run that keeps no model.
     """
-    requested = requested_settings(plan.config, plan.parallel)
+    requested = requested_settings(plan.config, plan.parallel, plan.inputs.mixture)
     if proofs is not None:
         requested |= proofs
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)

@@ -255,7 +255,14 @@ def _build(
     check_generation(config, parallel, values_of(flags))
     files_checked = check_library_files(parallel.library_files, machine.packages)
     command = build_command(
-        config, machine, parallel, batch, flags=flags, patches=patches, options=options
+        config,
+        machine,
+        parallel,
+        batch,
+        flags=flags,
+        patches=patches,
+        options=options,
+        mixture=inputs.mixture,
     )
 
     plan = Plan(

@@ -25,6 +25,7 @@ from launch.planning.expectations import allowed_expectations, build_expectation
 from launch.planning.flags import Flag, Flags, values_of
 from launch.planning.inputs import Inputs
 from launch.planning.machine import Machine
+from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.rlvr import verifier_option
 from launch.planning.stage_model import continues_adapter
@@ -53,6 +54,7 @@ def build_command(
     flags: Mapping[str, Flag],
     patches: Sequence[str],
     options: Sequence[str],
+    mixture: Sequence[MixtureEntry],
 ) -> tuple[str, ...]:
     """Build the argument list of a run. `flags` are checked; `options` are those of launch's own
     entry over TRL.
@@ -66,7 +68,7 @@ def build_command(
     worker = [str(resources.WORKER)]
     for patch in patches:
         worker += ["--patch", patch]
-    for key, value in build_expectations(config, parallel).items():
+    for key, value in build_expectations(config, parallel, mixture).items():
         worker += ["--expect", f"{key}={value}"]
     for name in allowed_expectations(config):
         worker += ["--allow", name]

@@ -6,7 +6,7 @@ is not checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launch.config.schema import (
@@ -20,6 +20,7 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.errors import UserError
+from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
@@ -46,6 +47,16 @@ _SCHEDULE_FLAGS = (
     "sequence_parallel_size",
     "warm_up_steps",
 )
+# The order of the rows is expected by the seed alone: with one of these flags it is not checked.
+_ORDER_FLAGS = (
+    "accelerator_config",
+    "data_loader_seed",
+    "data_seed",
+    "dataset_streaming",
+    "ignore_data_skip",
+    "shuffle_dataset",
+    "train_sampling_strategy",
+)
 _MEASURED_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 # The key of the evidence by the key of the recipe, where they differ.
 _NAMES_OF_EVIDENCE = {
@@ -60,7 +71,9 @@ _NAMES_OF_EVIDENCE = {
 }
 
 
-def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
+def build_expectations(
+    config: RootConfig, parallel: Parallel, mixture: Sequence[MixtureEntry] = ()
+) -> dict[str, str]:
     """Return the `--expect` pairs of a plan: accelerate's state, and the settings that show in the
     model, the optimizer and the batches.
 
@@ -72,16 +85,21 @@ def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]
     state = parallel.expectations()
     if config.trainer.launcher == Launcher.torchrun:
         state = {name: state[name] for name in ("world_size", "device")}
-    return {**state, **requested_settings(config, parallel)}
+    return {**state, **requested_settings(config, parallel, mixture)}
 
 
-def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the settings that the recipe requests, by the keys of the evidence.
+def requested_settings(
+    config: RootConfig, parallel: Parallel, mixture: Sequence[MixtureEntry] = ()
+) -> dict[str, str]:
+    """Return the settings that the recipe and the data request, by the keys of the evidence.
 
     A recipe key is left out when the user sets its flag with `flags.NAME=`: the flag wins over the
     recipe.
     """
     requested = _settings_of_recipe(config, parallel)
+    shares = _shares_of(config, mixture)
+    if shares is not None:
+        requested["mixture"] = shares
     if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
         requested.pop("base_dtype", None)
     for key, entry in config.trainer.recipe.items():
@@ -92,10 +110,29 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
     if _has_other_schedule(config, requested):
         for key in _SCHEDULE:
             requested.pop(key, None)
+    if not config.flags.keys().isdisjoint((*_ORDER_FLAGS, *_SPLIT_SAMPLES)):
+        requested.pop("seed", None)
     max_steps = config.trainer.recipe.get("max_steps")
     if flags_of_key(max_steps) & config.flags.keys():
         requested.pop("epochs", None)
     return requested
+
+
+def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | None:
+    """Return the share of each data set; None where its rows are not counted before they are loaded.
+
+    That is so of hub data, and of a data set that is named twice. Flags of the user's that name
+    data replace the mixture.
+    """
+    names = [entry.source.reference for entry in mixture]
+    is_counted = all(entry.data is not None or entry.source.build for entry in mixture)
+    launch = config.trainer.launch
+    of_data = {launch[key] for key in ("mixer", "splits", "dataset", "split") if key in launch}
+    if not names or not is_counted or len(set(names)) < len(names):
+        return None
+    if of_data & config.flags.keys() or "dataset_streaming" in config.flags:
+        return None
+    return ",".join(repr(float(entry.share)) for entry in mixture)
 
 
 def _has_other_schedule(config: RootConfig, requested: Mapping[str, str]) -> bool:
@@ -125,6 +162,9 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
     }
     requested.update(_optimizer_settings(config))
     requested.update(_objective_settings(config))
+    requested["seed"] = str(recipe.seed)
+    if flags_of_key(config.trainer.recipe.get("max_seq_length")):  # RLVR limits prompts before
+        requested["max_seq_length"] = str(recipe.max_seq_length)
     if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
         unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
         requested["global_batch"] = f"{recipe.global_batch_size} {unit}"

@@ -186,6 +186,7 @@ class Plan:
             flags=flags,
             patches=self.patches,
             options=self.options,
+            mixture=self.inputs.mixture,
         )
         return replace(
             self,

@@ -106,6 +106,28 @@ def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...],
     return in_order(lengths), in_order(counts) if count else ()
 
 
+def read_ends(dataset: Any, name: str) -> tuple[list[int], list[int]]:
+    """Return the length of each list in a column, and its last entry; -1 for an empty list."""
+    import numpy
+
+    lengths: list[Any] = []
+    entries: list[Any] = []
+    for rows in _iter_chunks(dataset, name):
+        starts = rows.offsets.to_numpy()
+        values = numpy.append(rows.flatten().to_numpy(), -1)
+        sizes = numpy.diff(starts)
+        lengths.append(sizes)
+        entries.append(values[numpy.where(sizes > 0, starts[1:] - starts[0] - 1, -1)])
+    order = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+
+    def in_order(parts: list[Any]) -> list[int]:
+        values = numpy.concatenate(parts) if parts else numpy.zeros(0, int)
+        ordered: list[int] = (values if order is None else values[order]).tolist()
+        return ordered
+
+    return in_order(lengths), in_order(entries)
+
+
 def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:
     """Yield the column in table order, some rows at a time.
 

@@ -51,6 +51,9 @@ EVIDENCE = (
     "weight_decay",
     "epochs",
     "max_steps",
+    "seed",  # of the order in which rows are dealt
+    "max_seq_length",  # tokens of the longest row
+    "mixture",  # the share of each data set, in the order of data.mix
     "beta",  # of DPO
     "loss",  # by the trainer's own name
     "temperature",  # of RLVR, as the next three

@@ -38,7 +38,7 @@ def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
             script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming
         )
     name = script.dataset_name or "the mixture"
-    return _keep_rows(data, name, script.dataset_train_split, options)
+    return keep_rows(data, name, script.dataset_train_split, options)
 
 
 def read_parts(text: str) -> list[MixturePart]:
@@ -58,7 +58,7 @@ def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script
         part_options = {**options, "subset": part.share}
         if part.holds_out != "split":
             part_options.pop("validation", None)
-        data = _keep_rows(load_dataset(part.name), part.name, part.split, part_options)
+        data = keep_rows(load_dataset(part.name), part.name, part.split, part_options)
         trained.append(data[part.split])
         is_staged = part.holds_out == "staged" and _VALIDATION in data
         if is_staged or "validation" in part_options:
@@ -115,7 +115,11 @@ def to_prompts(data: Any) -> Any:
     return data.map(convert, remove_columns=["messages"])
 
 
-def _keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> Any:
+def keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> Any:
+    """Return the data set `name` with the rows of `split` that the options keep.
+
+    Raises ValueError where the data has no such rows.
+    """
     from datasets import DatasetDict
 
     validation = options.get("validation")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from launch.config.compose import Composed
@@ -13,7 +15,8 @@ from launch.planning.expectations import (
 )
 from launch.planning.parallel import resolve_parallel, resolve_width
 from launch.worker.expectations import EVIDENCE, STATE
-from tests.conftest import composed, planned, problems
+from tests.conftest import composed, machine_in, planned, problems
+from tests.data.files import chat, write_lines
 
 
 def expected(stage: Composed) -> dict[str, str]:
@@ -175,3 +178,39 @@ def test_a_reward_model_of_several_epochs_has_no_falling_schedule() -> None:
     assert planned("stage=rm", "gpus=1", "recipe.epochs=1").config.recipe.epochs == 1
     constant = planned("stage=rm", "gpus=1", "recipe.epochs=2", "recipe.lr_scheduler=constant")
     assert constant.config.recipe.epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "pairs"),
+    [
+        (["stage=sft"], {"seed": "8", "max_seq_length": "4096"}),
+        (["stage=rm", "recipe.seed=3"], {"seed": "3", "max_seq_length": "2048"}),
+        (["stage=sft", "flags.seed=1", "flags.max_seq_length=8"], {}),
+        (["stage=demo_rlvr"], {"seed": "0"}),  # its prompts are checked before the run
+        (["stage=demo", "trainer=trl_sft", "flags.data_seed=1"], {"max_seq_length": "1024"}),
+    ],
+)
+def test_the_order_and_the_limit_are_asked_where_a_flag_does_not_replace_them(
+    overrides: list[str], pairs: dict[str, str]
+) -> None:
+    settings = expected(composed(*overrides))
+    of_rows = {name: settings[name] for name in ("seed", "max_seq_length") if name in settings}
+    assert of_rows == pairs
+
+
+def test_the_shares_of_local_data_are_asked(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [chat("a", "b")] * 400)
+    write_lines(tmp_path / "b.jsonl", [chat("b", "a")] * 400)
+
+    def mixture_of(*overrides: str) -> str | None:
+        plan = planned(*overrides, machine=machine_in(tmp_path))
+        return build_expectations(plan.config, plan.parallel, plan.inputs.mixture).get("mixture")
+
+    stage = ("stage=demo", "trainer=finetune")
+    assert mixture_of(*stage) == "1.0"
+    both = "data.mix=[{name: ./a.jsonl}, {name: ./b.jsonl, share: 0.5}]"
+    assert mixture_of(*stage, both) == "1.0,0.5"
+    assert mixture_of(*stage, both, "data.fraction=0.5") == "0.5,0.25"
+    twice = "data.mix=[{name: ./a.jsonl}, {name: ./a.jsonl, share: 0.5}]"
+    assert mixture_of(*stage, twice) is None
+    assert mixture_of("stage=sft", "gpus=8") is None  # of the hub

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ..global_batches import find_sampler
@@ -15,6 +16,8 @@ from .trainer_objects import TrainerObjects
 
 # the rows that `first_rows` returns, and how many tokens of each
 _ROWS, _ROW_TOKENS = 2, 512
+# the inputs that tell the tokens of a pass
+_TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 # Values of the evidence "loss_averaging".
 TOKENS, SUM, MICRO_BATCH_MEANS = "tokens", "sum", "micro_batch_means"
@@ -89,6 +92,25 @@ def first_rows(inputs: Mapping[str, Any]) -> list[list[int]]:
     return [row[:_ROW_TOKENS].tolist() for row in rows]
 
 
+def split_documents(inputs: Mapping[str, Any] | None) -> list[list[int]]:
+    """Return the tokens of each row of a pass, without padding; those of each document where rows
+    have several, by their positions.
+    """
+    if inputs is None:
+        return []
+    ids = inputs["input_ids"]
+    mask = inputs.get("attention_mask")
+    positions = inputs.get("position_ids")
+    if mask is not None and mask.dim() == 2:
+        return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
+    if positions is None or positions.shape != ids.shape:
+        return [row.tolist() for row in ids]
+    tokens = ids.reshape(-1).tolist()
+    starts = (positions.reshape(-1) == 0).nonzero().reshape(-1).tolist()
+    borders = [*starts, len(tokens)]
+    return [tokens[start:end] for start, end in pairwise(borders)]
+
+
 class PassRecorder:
     """Records the inputs of a model's forward passes, until `stop`.
 
@@ -97,10 +119,13 @@ class PassRecorder:
 
     def __init__(self, on_first: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self.first: ForwardInputs | None = None  # of the first pass, which may be a reference's
+        # the tensors of the first pass with gradients, until they are taken
+        self.first_training: Mapping[str, Any] | None = None
         self._on_first = on_first
         self._training_passes: list[ForwardInputs] = []
         self._hooks: list[Any] = []  # torch's handles
         self._has_first = False
+        self._has_trained = False
 
     def follow(self, model: Any) -> None:
         """Record the passes of `model` from now on."""
@@ -111,6 +136,12 @@ class PassRecorder:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+    def take_first_documents(self) -> list[list[int]]:
+        """Return the documents of the first pass with gradients, and keep its tensors no longer."""
+        documents = split_documents(self.first_training)
+        self.first_training = None
+        return documents
 
     def take_training_passes(self) -> list[ForwardInputs]:
         """Return the passes with gradients since the last call, which are those of a step."""
@@ -134,6 +165,9 @@ class PassRecorder:
             if self._on_first is not None:
                 self._on_first(inputs)
         if is_training and described is not None:
+            if not self._has_trained:
+                self._has_trained = True
+                self.first_training = {name: inputs.get(name) for name in _TOKEN_INPUTS}
             self._training_passes.append(described)
 
 

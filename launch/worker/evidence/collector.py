@@ -17,7 +17,9 @@ from . import (
     kernels,
     objective,
     optimizer,
+    order,
     precision,
+    rows,
     saved_model,
     start,
     trainer_objects,
@@ -34,6 +36,7 @@ class EvidenceCollector:
         self._requested = context.requested
         self._passes = batches.PassRecorder(self._send_first_rows)
         self._counts_samples = "global_batch" in context.requested
+        self.row_record = rows.RowRecord()
         self._packing: str | None = None  # what is in effect
         self._checkpoint: str | None = None  # the folder that the trainer has loaded
         self._clip_norm: float | None = None  # that the trainer passes to accelerate
@@ -177,17 +180,32 @@ class EvidenceCollector:
             *optimizer.check_decay(objects, requested.get(optimizer.DECAY)),
             *self._check_steps(objects),
             *objective.check_trl(objects.trainer, requested),
+            *self._check_rows(objects),
         ]
         return judge_all(evidence, requested)
+
+    def _check_rows(self, objects: TrainerObjects) -> list[Evidence]:
+        """Check which rows the trainer deals."""
+        script = self._context.trainer.script_name
+        documents = self._passes.take_first_documents()
+        requested = self._requested
+        dataset: Any = getattr(objects.dataloader, "dataset", None)
+        is_packed = self._packing in (batches.BINS, batches.WRAPPED)
+        count = len(dataset) if hasattr(dataset, "__len__") and not is_packed else None
+        return [
+            *order.check_order(objects, documents, script, requested.get(order.SEED)),
+            *rows.check_longest(objects, requested.get(rows.LIMIT)),
+            *rows.check_mixture(self.row_record, count, requested.get(rows.MIXTURE)),
+        ]
 
     def _check_steps(self, objects: TrainerObjects) -> list[Evidence]:
         """Check how many optimizer steps the trainer will make, where that is requested."""
         if self._requested.keys().isdisjoint((optimizer.EPOCHS, optimizer.MAX_STEPS)):
             return []
         count = self._count_steps(objects)
-        rows = optimizer.count_rows(objects)
+        rows_of_steps = optimizer.count_rows(objects)
         total = None if count is None else count.total
-        return optimizer.check_steps(total, rows, self._requested)
+        return optimizer.check_steps(total, rows_of_steps, self._requested)
 
     def _count_steps(self, objects: TrainerObjects) -> optimizer.StepCount | None:
         epochs = self._requested.get(optimizer.EPOCHS)

@@ -14,9 +14,11 @@ from typing import Any
 from ..expectations import process_group_backend
 from ..trainer import TrainerProgram
 from . import Evidence, judge_all
+from . import rows as rows_check
 from .batches import BINS, NONE, ForwardInputs, describe_first
 from .kernels import check_isolation
 from .precision import dtypes_by_size, judge_clipping, short_dtype
+from .rows import LIMIT, MIXTURE, RowRecord, judge_limit, read_numpy_folder
 from .saved_model import check_saved, judge_saved
 from .start import check_template
 from .tensors import checksum, stored
@@ -69,6 +71,48 @@ def count_rows(loader: Any) -> tuple[int, int]:
     if rows is not None:
         return len(rows), int(loader._batch_size)
     return len(loader.dataset), int(loader.global_batch_size) // int(loader.dataset.sequence_length)
+
+
+def check_limit(loader: Any, requested: str | None) -> list[Evidence]:
+    """Return the finding "max_seq_length": the length of OLMo-core's sequences, or the longest half
+    of a pair.
+    """
+    if requested is None:
+        return []
+    full = getattr(loader, "_full_dataset", None)
+    if full is not None:
+        limits = [getattr(loader._collator, "max_seq_length", None)]
+        return [judge_limit(full, [limit for limit in limits if limit is not None], requested)]
+    how = "the length of the data set's sequences, at which documents are cut"
+    return [Evidence(LIMIT, int(loader.dataset.sequence_length), how).compare(requested)]
+
+
+def check_mixture(loader: Any, record: RowRecord, requested: str | None) -> list[Evidence]:
+    """Return the finding "mixture" of either data loader; see rows.check_mixture.
+
+    Tokenised numpy files have a record of their data sets, and of their tokens, which are those of
+    the data set that is built on them.
+    """
+    full = getattr(loader, "_full_dataset", None)
+    if requested is None or full is not None:
+        rows = None if full is None else len(full)
+        return rows_check.check_mixture(record, rows, requested)
+    frame = find_frame("numpy_dir", "args")
+    if frame is None:
+        how = "the folder of the tokenised data was not found"
+        return [Evidence(MIXTURE, None, how).judge(requested, None)]
+    names = frame.f_locals["args"].dataset.mixer_list[::2]
+    try:
+        record.parts, tokens = read_numpy_folder(Path(frame.f_locals["numpy_dir"]), names)
+    except (OSError, ValueError, LookupError) as error:
+        how = f"the statistics of the tokenised data: {type(error).__name__}: {error}"
+        return [Evidence(MIXTURE, None, how).judge(requested, None)]
+    found = sum(loader.dataset.file_sizes) // loader.dataset.dtype(0).itemsize
+    if found != tokens:
+        how = "the tokens of the data set's files"
+        fault = Evidence(MIXTURE, f"{found} of {tokens} tokens", how)
+        return [fault.judge(requested, False)]
+    return rows_check.check_mixture(record, None, requested)
 
 
 def count_ranks() -> int:

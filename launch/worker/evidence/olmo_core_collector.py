@@ -8,7 +8,7 @@ from typing import Any
 
 from ..expectations import report_evidence
 from ..patches.patch import PatchContext
-from . import REFUTED, Evidence, olmo_core, optimizer
+from . import REFUTED, Evidence, olmo_core, optimizer, order, rows
 from .batches import NONE, PassRecorder, count_samples
 from .saved_model import judge_saved
 from .trainer_objects import TrainerObjects
@@ -21,6 +21,7 @@ class OlmoCoreCollector:
     def __init__(self, context: PatchContext) -> None:
         self._context = context
         self._passes = PassRecorder()
+        self.row_record = rows.RowRecord()
         self._trainer: Any = None  # olmo_core.train.Trainer, once the first step begins
         # what the steps change; None until the first one begins
         self._updates: Updates | None = None
@@ -42,6 +43,7 @@ class OlmoCoreCollector:
     def first_step_begins(self, module: Any) -> None:
         """Check the settings on the passes of the first step, and follow the weights from here."""
         self._passes.stop()
+        self._passes.first_training = None
         passes = self._passes.take_training_passes()
         requested = self._context.requested
         first_pass = passes[0] if passes else None
@@ -54,8 +56,12 @@ class OlmoCoreCollector:
         objects = TrainerObjects(None, model=module.model, optimizer=module.optim, step=steps_done)
         evidence += optimizer.check_decay(objects, requested.get(optimizer.DECAY))
         total = int(self._trainer.max_steps)
-        rows = olmo_core.count_rows(self._trainer.data_loader)
-        evidence += optimizer.check_steps(total, rows, requested)
+        loader = self._trainer.data_loader
+        evidence += optimizer.check_steps(total, olmo_core.count_rows(loader), requested)
+        evidence += order.check_olmo_core_order(loader, requested.get(order.SEED))
+        evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT))
+        mixture = requested.get(rows.MIXTURE)
+        evidence += olmo_core.check_mixture(loader, self.row_record, mixture)
         self.report(evidence)
         if optimizer.RateCheck.is_requested(requested):
             count = optimizer.StepCount(total)

@@ -97,8 +97,14 @@ def count_steps(
         return StepCount(int(objects.trainer.state.max_steps), rounds_up=True)
     arguments = objects.arguments
     if script == "reward_modeling.py":
-        total = getattr(arguments, "num_training_steps", None)
-        return None if total is None else StepCount(int(total))
+        scheduled = getattr(arguments, "num_training_steps", None)
+        if scheduled is None or objects.dataloader is None:
+            return None
+        # accelerate makes a step of the rest of an epoch, which the script does not count
+        # (reward_modeling.py:288, accelerate/accelerator.py, `_do_sync`)
+        passes = len(objects.dataloader)
+        of_epoch = math.ceil(passes / int(arguments.gradient_accumulation_steps))
+        return StepCount(of_epoch * int(arguments.num_train_epochs), scheduled=int(scheduled))
     total = getattr(arguments, "max_train_steps", None)
     if total is None:
         return None

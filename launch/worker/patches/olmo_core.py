@@ -122,6 +122,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from ..evidence.olmo_core_collector import OlmoCoreCollector
 
     collector = OlmoCoreCollector(context)
+    collector.row_record.watch_open_instruct()
     if context.trainer.script_name == "dpo.py":
         watch_dpo_loss(context.requested, collector.report)
     zero_grads = TransformerTrainModule.zero_grads

@@ -91,6 +91,10 @@ def _collect_evidence(context: PatchContext) -> None:
     from ..evidence.objective import watch_dpo_loss
 
     collector = EvidenceCollector(context)
+    if context.trainer.module is not None:
+        collector.row_record.watch_trl()
+    else:
+        collector.row_record.watch_open_instruct()
     if context.trainer.script_name == "dpo_tune_cache.py":
         watch_dpo_loss(context.requested, collector.report)
     hooks.when_prepared(collector.model_prepared)

@@ -240,11 +240,33 @@ def test_the_steps_are_found_where_the_trainer_keeps_them() -> None:
     # one rank would make ceil(ceil(150 / 2) / 4) = 19 steps of an epoch
     assert optimizer.count_steps(this, "finetune.py", 2) == StepCount(20, 2, 38)
     assert optimizer.count_steps(this, "finetune.py", None) == StepCount(20, 2)
-    assert optimizer.count_steps(this, "reward_modeling.py", 1) == StepCount(30)
     assert optimizer.count_rows(this) == (150, 16)
     nothing = models.objects(models.model(), accelerator=this.accelerator)
     assert optimizer.count_steps(nothing, "finetune.py", 1) is None
     assert optimizer.count_rows(nothing) is None
+
+
+def test_a_reward_models_last_step_has_the_rest_of_its_epoch() -> None:
+    """46 rows in steps of 8 are 5 steps of the schedule, and 6 of the optimizer."""
+    arguments = SimpleNamespace(
+        num_training_steps=5,
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+    )
+    this = models.objects(
+        models.model(),
+        accelerator=SimpleNamespace(num_processes=1),
+        dataloader=torch.utils.data.DataLoader(range(46), batch_size=4),
+        arguments=arguments,
+    )
+    count = optimizer.count_steps(this, "reward_modeling.py", 1)
+    assert count == StepCount(6, scheduled=5)
+    check = RateCheck(request(warmup=0.0), optimizer.transformers_rates, count)
+    rates = [PEAK * (5 - done) / 5 for done in range(6)]
+    found = [finding for done, rate in enumerate(rates) for finding in check.step(done, [rate])]
+    assert {finding.verdict for finding in found} == {"proven"}
+    assert check.summary()[0].note == "6 steps up to step 6 of 6 had the rate of the recipe"
 
 
 def test_a_row_of_grpo_is_a_prompt_and_its_batch_counts_completions() -> None:

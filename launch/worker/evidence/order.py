@@ -1,0 +1,201 @@
+"""Checks that the rows are dealt in the order that the recipe's seed gives.
+
+The order is computed here from the seed alone, and compared with the tokens that the model gets
+first. The sampler of the trainer is asked only where its order can't be seen in the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from ..dealing import fill_epoch
+from ..global_batches import find_sampler
+from ..wording import count_of
+from . import Evidence
+from .trainer_objects import TrainerObjects
+
+SEED = "seed"
+
+# Scripts that shuffle the data set before it is sampled (finetune.py:514, dpo_tune_cache.py:263,
+# reward_modeling.py:264).
+_SHUFFLING = ("finetune.py", "dpo_tune_cache.py", "reward_modeling.py")
+# Rows of OLMo-core's order that are compared.
+_FIRST_ROWS = 64
+
+Tokens = Sequence[int]
+
+
+def check_order(
+    objects: TrainerObjects, passed: Sequence[Tokens], script: str | None, requested: str | None
+) -> list[Evidence]:
+    """Return the finding "seed": whether the first micro batch has the rows that it deals.
+
+    `passed`: the documents of the first pass with gradients. Of reward_modeling.py only the shuffle
+    of the data set is compared: its sampler draws from torch's global generator, which models and
+    adapters draw from, too. GRPO's passes are generated, so its sampler is asked.
+    """
+    if requested is None:
+        return []
+    seed = int(requested)
+    dataset = getattr(objects.dataloader, "dataset", None)
+    if not hasattr(dataset, "__len__"):
+        return [_unproven("the rows are streamed, in the order of their files", requested)]
+    if hasattr(objects.trainer, "num_generations"):
+        return [_check_sampler(objects.dataloader, requested)]
+    if script in _SHUFFLING and not is_shuffled(dataset, seed):
+        how = "the order of the shuffled data set"
+        return [Evidence(SEED, "another order", how).judge(requested, False)]
+    if script == "reward_modeling.py":
+        how = "the order of the shuffled data set; torch's global generator deals its rows"
+        return [Evidence(SEED, requested, how).judge(requested, True)]
+    return [_check_first_rows(objects, passed, requested)]
+
+
+def _unproven(reason: str, requested: str) -> Evidence:
+    return Evidence(SEED, None, reason).judge(requested, None)
+
+
+def is_shuffled(dataset: Any, seed: int) -> bool:
+    """Return whether `dataset` is what `shuffle(seed)` makes of a whole data set
+    (datasets/arrow_dataset.py, shuffle).
+    """
+    import numpy
+
+    order = getattr(dataset, "_indices", None)
+    if order is None:
+        return len(dataset) < 2
+    due = numpy.random.default_rng(seed).permutation(len(dataset))
+    return bool(numpy.array_equal(order.column(0).to_numpy(), due))
+
+
+def deal_epoch(rows: int, seed: int) -> list[int]:
+    """Return the rows of an epoch in the order of accelerate's SeedableRandomSampler
+    (accelerate/data_loader.py). `seed`: that of the run plus the number of the epoch, from 0.
+    """
+    import torch
+
+    order: list[int] = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
+
+
+def _check_first_rows(
+    objects: TrainerObjects, passed: Sequence[Tokens], requested: str
+) -> Evidence:
+    """Compare the tokens of the first micro batch with those of the rows that are due."""
+    arguments = objects.arguments if objects.trainer is None else objects.trainer.args
+    if arguments is None or not passed:
+        return _unproven("no pass with tokens was seen", requested)
+    size = int(arguments.per_device_train_batch_size)
+    accumulation = int(arguments.gradient_accumulation_steps)
+    ranks = int(objects.accelerator.num_processes)
+    dataset = objects.dataloader.dataset
+    steps = max(1, -(-len(objects.dataloader) // accumulation))  # of an epoch
+    epoch, step = divmod(objects.step or 0, steps)
+    order = fill_epoch(deal_epoch(len(dataset), int(requested) + epoch), ranks, size)
+    first = step * accumulation * ranks * size
+    batch = order[first : first + accumulation * ranks * size]
+    sampler = find_sampler(objects.dataloader)
+    is_balanced = sampler is not None and sampler.balanced
+    start = size * int(getattr(objects.accelerator, "process_index", 0))
+    rows = batch if is_balanced else batch[start : start + size]
+    halves = read_documents(dataset, rows, objects.dataloader)
+    if halves is None:
+        return _unproven("the rows of the data set have no tokens", requested)
+    if is_balanced:
+        due = {tuple(document) for half in halves for document in half}
+        holds = all(tuple(document) in due for document in passed)
+    else:
+        seen = list(chain(*passed))
+        # the passes of both halves of a pair may be apart (dpo_utils.py:323)
+        holds = seen in (list(chain(*chain(*halves))), list(chain(*halves[0])))
+    how = "the tokens of the first micro batch, against the rows in an order computed from the seed"
+    shown = ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "")
+    note = f"{count_of(len(dataset), 'row')}; the first are {shown}"
+    value = requested if holds else "other rows"
+    return Evidence(SEED, value, how, note=note).judge(requested, holds)
+
+
+def read_documents(dataset: Any, rows: Sequence[int], loader: Any) -> list[list[Tokens]] | None:
+    """Return the tokens of rows as the collator gets them: one list, for pairs one for the chosen
+    and one for the rejected ones. None is returned for a data set without tokens.
+    """
+    names = set(dataset.column_names)
+    plain = dataset.with_format(None)
+    if "input_ids" in names:
+        return [[plain[row]["input_ids"] for row in rows]]
+    if "chosen_input_ids" in names:
+        sides = ("chosen_input_ids", "rejected_input_ids")
+        return [[plain[row][side] for row in rows] for side in sides]
+    if not names >= {"prompt_ids", "chosen_ids", "rejected_ids"}:
+        return None
+    # TRL's DPO cuts in its collator (trl/trainer/dpo_trainer.py:153-163).
+    collator = getattr(loader.collate_fn, "data_collator", loader.collate_fn)
+    limit = getattr(collator, "max_length", None)
+    cut = slice(None, limit)
+    if limit is not None and getattr(collator, "truncation_mode", None) == "keep_end":
+        cut = slice(-limit, None)
+    return [
+        [(plain[row]["prompt_ids"] + plain[row][side])[cut] for row in rows]
+        for side in ("chosen_ids", "rejected_ids")
+    ]
+
+
+def _check_sampler(loader: Any, requested: str) -> Evidence:
+    """Compare the seed of GRPO's sampler of prompts (trl/trainer/utils.py, RepeatSampler)."""
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = None
+    while batches is not None:
+        sampler = getattr(batches, "sampler", sampler)
+        batches = getattr(batches, "batch_sampler", None)
+    generator = getattr(sampler, "generator", None)
+    value = None if generator is None else int(generator.initial_seed())
+    how = "the generator of the sampler that deals the prompts"
+    return Evidence(SEED, value, how).compare(requested)
+
+
+def check_olmo_core_order(loader: Any, requested: str | None) -> list[Evidence]:
+    """Return the finding "seed" on the rows that OLMo-core's data loader deals first in its epoch.
+
+    open-instruct's loader shuffles rows that were shuffled before (data_loader.py:268, dpo.py:177);
+    OLMo-core's has sequences (olmo_core/data/data_loader.py, `_build_global_indices`).
+    """
+    if requested is None:
+        return []
+    import numpy
+
+    seed = int(requested)
+    full = getattr(loader, "_full_dataset", None)
+    if full is None:
+        if not loader.shuffle or loader.chunk_size != 1:
+            return [_unproven("the sequences are dealt in chunks, or not shuffled", requested)]
+        sequences = numpy.arange(len(loader.dataset), dtype=numpy.uint32)
+        numpy.random.Generator(numpy.random.PCG64(seed=seed + loader.epoch)).shuffle(sequences)
+        dealt = loader.get_global_indices()[:_FIRST_ROWS].tolist()
+        holds = dealt == sequences[: len(dealt)].tolist()
+        return [_judge_order(dealt, "sequences", requested, holds)]
+    shuffled = numpy.random.default_rng(seed).permutation(len(full))
+    due = [int(shuffled[row]) for row in deal_epoch(len(full), seed + loader._epoch)]
+    sizes = loader._precomputed_batch_sizes
+    if sizes is None:
+        batch = due[: loader._batch_size]
+        expected = batch[loader.dp_rank :: loader.dp_world_size]
+        dealt = _first_indices(loader, len(expected))
+        holds = dealt == expected
+    else:  # batches of neighbours go around the ranks
+        dealt = _first_indices(loader, sizes[0])
+        first = due.index(dealt[0]) if loader.dp_rank else 0
+        holds = dealt == due[first : first + len(dealt)]
+    return [_judge_order(dealt, "rows", requested, holds)]
+
+
+def _first_indices(loader: Any, rows: int) -> list[int]:
+    return [int(row) for row in loader.dataset.with_format(None)[:rows]["index"]]
+
+
+def _judge_order(dealt: Sequence[int], noun: str, requested: str, holds: bool) -> Evidence:
+    how = f"the {noun} that the data loader deals first, against an order computed from the seed"
+    note = f"the first are {', '.join(map(str, dealt[:4]))}"
+    value = requested if holds else "another order"
+    return Evidence(SEED, value, how, note=note).judge(requested, holds)

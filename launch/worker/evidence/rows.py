@@ -1,0 +1,246 @@
+"""Checks the rows that a trainer has: how many of each data set, and the length of the longest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import columns, hooks
+from ..trl_data import subset_size
+from ..wording import count_of
+from . import Evidence
+from .trainer_objects import TrainerObjects
+
+MIXTURE = "mixture"
+LIMIT = "max_seq_length"
+
+# The files that describe a folder of rows, and where the number of its rows is.
+_DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
+# The names of the limit among the arguments of a trainer.
+_LIMIT_ARGUMENTS = ("max_length", "max_seq_length", "max_token_length")
+# Columns of rows that are cut one by one; TRL's DPO cuts in its collator.
+_TOKEN_COLUMNS = ("input_ids", "chosen_input_ids", "rejected_input_ids")
+
+
+@dataclass(frozen=True)
+class LoadedPart:
+    """The rows that a trainer has loaded of one data set."""
+
+    name: str  # the file, or the folder
+    rows: int
+    kept: int | None = None  # rows that the trainer's own filters left; None if it has none
+
+
+class RowRecord:
+    """What the trainer of this process loads, as its own functions return it."""
+
+    def __init__(self) -> None:
+        self.parts: list[LoadedPart] = []
+        # rows before and after TRL tokenises them, which may leave some out; None before
+        self.prepared: tuple[int, int] | None = None
+
+    @property
+    def kept(self) -> int:
+        """The rows that the data loader is to have."""
+        kept = sum(part.rows if part.kept is None else part.kept for part in self.parts)
+        if self.prepared is not None:
+            given, returned = self.prepared
+            kept -= given - returned
+        return kept
+
+    def watch_trl(self) -> None:
+        """Note the data sets that launch's entry over TRL loads, and what TRL makes of them."""
+        import trl
+
+        from .. import trl_data
+
+        @hooks.replaces(trl_data, "keep_rows")
+        def keep_and_note(
+            keep: Any, data: Any, name: str, split: str, options: Mapping[str, str]
+        ) -> Any:
+            kept = keep(data, name, split, options)
+            if hasattr(kept[split], "__len__"):
+                self.parts.append(LoadedPart(name, len(kept[split])))
+            return kept
+
+        for kind in (trl.SFTTrainer, trl.DPOTrainer):
+
+            @hooks.replaces(kind, "_prepare_dataset")
+            def prepare_and_note(
+                prepare: Any, trainer: Any, dataset: Any, tokenizer: Any, args: Any, *more: Any
+            ) -> Any:
+                prepared = prepare(trainer, dataset, tokenizer, args, *more)
+                if "train" in more and hasattr(dataset, "__len__"):
+                    is_packed = bool(getattr(args, "packing", False))
+                    after = len(dataset) if is_packed else len(prepared)
+                    self.prepared = (len(dataset), after)
+                return prepared
+
+    def watch_open_instruct(self) -> None:
+        """Note the data sets that open-instruct's script trains on, which it loads first."""
+        from open_instruct import dataset_transformation
+
+        name = "get_cached_dataset_tulu_with_statistics"
+
+        @hooks.replaces(dataset_transformation, name)
+        def build_and_note(build: Any, *arguments: Any, **options: Any) -> Any:
+            built = build(*arguments, **options)
+            setattr(dataset_transformation, name, build)
+            self.parts = parts_of_statistics(built[1])
+            return built
+
+
+def count_staged(name: str) -> int | None:
+    """Return the rows that were staged in a folder, or beside a file; None without a record."""
+    path = Path(name)
+    folder = path if path.is_dir() else path.parent
+    files = (folder / name for name in _DESCRIPTIONS)
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        return None
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+        for key in _DESCRIPTIONS[file.name]:
+            value = value[key]
+        return int(value)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def parts_of_statistics(statistics: Mapping[str, Any]) -> list[LoadedPart]:
+    """Return the data sets in open-instruct's statistics (dataset_transformation.py:2232)."""
+    return [
+        LoadedPart(
+            str(entry["dataset_name"]),
+            int(entry["initial_instances"]),
+            int(entry["final_instances"]),
+        )
+        for entry in statistics.get("per_dataset_stats", ())
+    ]
+
+
+def read_numpy_folder(folder: Path, names: Sequence[str]) -> tuple[list[LoadedPart], int]:
+    """Return the data sets `names` in the statistics of open-instruct's tokenised numpy files
+    (numpy_dataset_conversion.py:429), and the tokens of all.
+
+    Raises OSError, ValueError or LookupError for a file that is not there, or is another.
+    """
+    content = json.loads((folder / "dataset_statistics.json").read_text(encoding="utf-8"))
+    by_name = {entry["dataset_name"]: entry for entry in content["per_dataset_statistics"]}
+    parts = []
+    for name in names:
+        entry = by_name[name]
+        kept = int(entry["final_instances_in_output"])
+        parts.append(LoadedPart(name, int(entry["initial_instances"]), kept))
+    return parts, int(content["overall_statistics"]["total_tokens"])
+
+
+def check_mixture(
+    record: RowRecord, dataset_rows: int | None, requested: str | None
+) -> list[Evidence]:
+    """Return the finding "mixture": the rows of each data set against those that were staged, and
+    the rows of the data loader against those of all data sets.
+
+    `requested`: the shares, with commas. `dataset_rows` is None where the loader's rows are packed.
+    What the trainer's own filters leave out, such as rows without an answer, is noted.
+    """
+    if requested is None:
+        return []
+    how = "the rows that the trainer loaded, against those that were staged"
+    parts = record.parts
+    shares = [float(share) for share in requested.split(",")]
+    if len(parts) != len(shares):
+        reason = f"{count_of(len(parts), 'data set')} of {len(shares)} were seen"
+        return [Evidence(MIXTURE, None, reason).judge(requested, None)]
+    faults = []
+    for part, share in zip(parts, shares, strict=True):
+        staged = count_staged(part.name)
+        if staged is None:
+            reason = f"no record of the rows in {part.name}"
+            return [Evidence(MIXTURE, None, reason).judge(requested, None)]
+        due = subset_size(repr(share), staged)
+        if part.rows != due:
+            faults.append(f"{part.rows} of {due} rows of {part.name}")
+    loaded = sum(part.rows for part in parts)
+    kept = record.kept
+    if not faults and dataset_rows is not None and dataset_rows != kept:
+        faults.append(f"{dataset_rows} of {kept} rows in the data loader")
+    if faults:
+        return [Evidence(MIXTURE, "; ".join(faults), how).judge(requested, False)]
+    note = f"{count_of(loaded, 'row')} of {count_of(len(parts), 'data set')}"
+    if kept != loaded:
+        note += f", of which the trainer's own filters leave {kept}"
+    return [Evidence(MIXTURE, requested, how, note=note).judge(requested, True)]
+
+
+def check_longest(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+    """Return the finding "max_seq_length" on the rows of the data loader, and on the limit that the
+    trainer's arguments and its collator have.
+    """
+    if requested is None:
+        return []
+    trainer = objects.trainer
+    arguments = objects.arguments if trainer is None else trainer.args
+    collator = getattr(objects.dataloader, "collate_fn", None)
+    collator = getattr(collator, "data_collator", collator)
+    limits = []
+    for owner, names in ((arguments, _LIMIT_ARGUMENTS), (collator, ("max_length",))):
+        values = [getattr(owner, name, None) for name in names]
+        limits += [value for value in values if isinstance(value, int)]
+    dataset = getattr(objects.dataloader, "dataset", None)
+    return [judge_limit(dataset, limits, requested)]
+
+
+def judge_limit(dataset: Any, limits: Sequence[int], requested: str) -> Evidence:
+    """Compare the limits of a trainer, and the rows of its data set, with the requested limit."""
+    other = next((limit for limit in limits if str(limit) != requested), None)
+    if other is not None:
+        how = "the limit that the trainer cuts or drops rows at"
+        return Evidence(LIMIT, other, how).judge(requested, False)
+    how = "the longest row of the data loader"
+    names = [name for name in _TOKEN_COLUMNS if name in getattr(dataset, "column_names", ())]
+    if not names or not hasattr(dataset, "data"):
+        if not limits:
+            return Evidence(LIMIT, None, "the trainer's limit was not found").judge(requested, None)
+        how = "the limit that the trainer's collator cuts at"
+        return Evidence(LIMIT, requested, how).judge(requested, True)
+    longest = 0
+    for name in names:
+        lengths, last_tokens = columns.read_ends(dataset, name)
+        longest = max(longest, *lengths)
+        cut = _find_other_cut(lengths, last_tokens, int(requested))
+        if cut is not None:
+            note = f"the {cut[1]} rows of {cut[0]} tokens alone do not end as the others do"
+            found = Evidence(LIMIT, f"rows cut at {cut[0]}", how, note=note)
+            return found.judge(requested, False)
+    note = f"{longest} tokens in the longest of {count_of(len(dataset), 'row')}"
+    if longest > int(requested):
+        return Evidence(LIMIT, f"a row of {longest}", how, note=note).judge(requested, False)
+    return Evidence(LIMIT, requested, how, note=note).judge(requested, True)
+
+
+def _find_other_cut(
+    lengths: Sequence[int], last_tokens: Sequence[int], limit: int
+) -> tuple[int, int] | None:
+    """Return the length that rows were cut at, if it is another than `limit`, and how many have it.
+
+    They are several, the longest of all, and none ends in the token that every shorter row ends in.
+    """
+    longest = max(lengths, default=0)
+    if longest >= limit:
+        return None
+    ends = set()
+    others = set()
+    at_cut = 0
+    for length, token in zip(lengths, last_tokens, strict=True):
+        if length == longest:
+            at_cut += 1
+            ends.add(token)
+        else:
+            others.add(token)
+    if at_cut < 2 or len(others) != 1 or others & ends:
+        return None
+    return longest, at_cut
