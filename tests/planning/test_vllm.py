@@ -75,7 +75,7 @@ def test_its_share_of_the_card_and_the_training_fit_or_not() -> None:
 
 def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(planned(SERVER), command=(sys.executable,))
-    absent = interpreter_has_packages.inspect(plan, Host({}))
+    absent = interpreter_has_packages.judge(plan, Host({}))
     assert absent.severity == "fail" and absent.message.endswith("vllm")
     assert "'vllm>=0.27,<0.31'" in str(absent.cure)
     (tmp_path / "vllm.py").write_text("")
@@ -92,7 +92,7 @@ def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.Monke
             other.rmdir()
         (tmp_path / f"vllm-{version}.dist-info").mkdir()
         packages = (tmp_path, *plan.machine.packages)
-        found = interpreter_has_packages.inspect(
+        found = interpreter_has_packages.judge(
             replace(plan, machine=replace(plan.machine, packages=packages)), Host({})
         )
         assert found.severity == level, (version, found.message)
@@ -103,10 +103,10 @@ def test_a_card_that_holds_the_server_is_not_trained_on() -> None:
     free = Gpu("0", "GPU-0", "H100", 81_559.0, used=4.0)
     server = GpuProcess("7", "VLLM::EngineCore", 70_000.0)
     cards = (*[free] * 7, replace(free, used=70_000.0, processes=(server,)))
-    found = gpus_are_free.inspect(planned(SERVER), Host({}, Gpus(cards, cards)))
+    found = gpus_are_free.judge(planned(SERVER), Host({}, Gpus(cards, cards)))
     assert found.severity == "fail" and "VLLM::EngineCore" in found.message
     assert (
-        gpus_are_free.inspect(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).severity
+        gpus_are_free.judge(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).severity
         == "pass"
     )
 
