@@ -65,7 +65,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
     if id is None:
         yield "it has no id"
         return
-    if guard not in GUARDS:
+    if guard not in [entry.judge for entry in GUARDS]:
         yield "GUARDS in launch/execution/guards.py lacks it"
     if not (inspect.getdoc(guard) or "").startswith("Detects "):
         yield "its docstring begins with what it detects: the page of rules has that sentence"
@@ -85,8 +85,8 @@ def lacking_gate(gate: Gate) -> Iterator[str]:
     """Yield everything that a gate of a rollout lacks, one sentence each."""
     if gate not in GATES:
         yield "GATES in launch/trials/rollout/gates_across.py does not have it"
-    if not gate.reason.endswith(".") or len(gate.reason) < 30:
-        yield "its docstring is its reason, a sentence"
+    if not gate.summary.endswith(".") or len(gate.summary) < 30:
+        yield "its docstring is its summary, a sentence"
     if not gate.source:
         yield "its source says where its figures come from"
     if gate.id in {field.name for field in dataclasses.fields(GuardsConfig)}:
@@ -100,11 +100,11 @@ def lacking_rule(rule: PreflightRule) -> Iterator[str]:
     """Yield everything that a rule of check lacks, one sentence each."""
     if rule not in RULES:
         yield "RULES in launch/check/machine/rules.py lacks it"
-    if not rule.reason.endswith(".") or len(rule.reason) < 40:
-        yield "its docstring is its reason, a sentence"
+    if not rule.summary.endswith(".") or len(rule.summary) < 40:
+        yield "its docstring is its summary, a sentence"
     if lacks(rule.id, page("rules.md")):
         yield f"docs/reference/rules.md lacks {rule.id}: {RENEW}"
-    yield from untested((rule.id, getattr(rule.inspect, "__name__", rule.id)), "")
+    yield from untested((rule.id, getattr(rule.judge, "__name__", rule.id)), "")
 
 
 def lacking_patch(patch: PatchInfo) -> Iterator[str]:
@@ -205,7 +205,7 @@ def test_a_half_added_gate_is_told_everything() -> None:
 
     assert list(lacking_gate(nothing)) == [
         "GATES in launch/trials/rollout/gates_across.py does not have it",
-        "its docstring is its reason, a sentence",
+        "its docstring is its summary, a sentence",
         "its source says where its figures come from",
         "allow=[stall] would switch off the guard stall too",
         "no test below tests/trials/rollout names stall",
@@ -221,7 +221,7 @@ def test_a_half_added_rule_is_told_everything() -> None:
     inspect_room.__name__ = name
     assert list(lacking_rule(rule(name, "room")(inspect_room))) == [
         "RULES in launch/check/machine/rules.py lacks it",
-        "its docstring is its reason, a sentence",
+        "its docstring is its summary, a sentence",
         f"docs/reference/rules.md lacks {name}: {RENEW}",
         f"no test below tests/ names {name} or {name}",
     ]

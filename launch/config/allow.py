@@ -4,20 +4,20 @@ problems that may be turned into a warning.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Iterator
 from functools import cache
 
-from launch.config.guards import GuardsConfig
 from launch.config.origins import Origins
 from launch.errors import did_you_mean
 from launch.worker.finding import Finding
 
-# Lists of rules, each with an `id`, by module and name. The modules are in layers above this one, so
-# they are imported only when a line has an `allow`.
+# The lists of rules, each with an `id` and whether `allow` takes it, by module and name. The modules
+# are in layers above this one, so they are imported only when a line has an `allow`.
 _REGISTERS = (
+    ("launch.rules.table", "table"),
     ("launch.check.machine.rules", "RULES"),
+    ("launch.execution.guards", "GUARDS"),
     ("launch.trials.rollout.gates_across", "GATES"),
 )
 # What the evidence says about weights, beside the settings that it proves.
@@ -27,15 +27,12 @@ _OTHERS = (
     "base_changed",
     "bf16_sampling",
     "data_small_epoch",
-    "flag_over_recipe",
     "import_fails",
     "incomplete_model",
     "model_changed",
     "input_changed",  # a file that the run reads is not the planned one
     "no_interpreter",
     "other_chat_template",
-    "refused_flag",
-    "refused_value",
     "validation_trained",
     # of data
     "no_loss_tokens",
@@ -77,9 +74,9 @@ def allowable_ids() -> frozenset[str]:
 
     ids = set(_OTHERS)
     for module, name in _REGISTERS:
-        rules = getattr(importlib.import_module(module), name)
-        ids.update(rule.id for rule in rules)
-    ids.update(field.name for field in dataclasses.fields(GuardsConfig))
+        register = getattr(importlib.import_module(module), name)
+        rules = register() if callable(register) else register
+        ids.update(rule.id for rule in rules if rule.allow)
     for key in (*STATE, *EVIDENCE, *_WEIGHTS):
         ids |= {f"refuted_{key}", f"unproven_{key}"}
     return frozenset(ids)

@@ -1,7 +1,7 @@
 """The guards of the values that a live run logs at its steps, and the list of all guards.
 
 A guard is a class, and its limits are in launch/config/guards.py, in a field of GuardsConfig that
-has the guard's id. `GUARDS` lists the classes. The facts that a guard judges are in
+has the guard's id. `GUARDS` lists all of them. The facts that a guard judges are in
 launch/execution/facts.py.
 """
 
@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from dataclasses import dataclass
 from itertools import pairwise
 
 from launch.config import guards as limits
 from launch.execution import process_guards, reward_guards
 from launch.execution.facts import Fault, Guard, GuardContext, GuardFinding, LoggedStep
 from launch.planning.finite_weights import find_non_finite_weight
+from launch.rules.code import CodeRule, summary_of
 
 _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
 _MIN_NORMS = 10  # gradient norms that a meaningful median needs
@@ -278,8 +280,18 @@ class Throughput(Guard):
         )
 
 
-# All guards, in the order in which they judge a fact.
-GUARDS: tuple[type[Guard], ...] = (
+@dataclass(frozen=True, kw_only=True)
+class GuardRule(CodeRule):
+    """A guard as the list has it: its class judges, with a state of its own."""
+
+    judge: type[Guard]
+
+
+def _as_rule(guard: type[Guard]) -> GuardRule:
+    return GuardRule(id=guard.id, summary=summary_of(guard), judge=guard)
+
+
+_CLASSES: tuple[type[Guard], ...] = (
     NonFinite,
     Divergence,
     GradNorm,
@@ -297,6 +309,8 @@ GUARDS: tuple[type[Guard], ...] = (
     reward_guards.LengthLimit,
     reward_guards.SamplerMismatch,
 )
+# All guards, in the order in which they judge a fact.
+GUARDS: tuple[GuardRule, ...] = tuple(map(_as_rule, _CLASSES))
 
 
 def build_guards(config: limits.GuardsConfig | None, context: GuardContext) -> list[Guard]:
@@ -305,5 +319,5 @@ def build_guards(config: limits.GuardsConfig | None, context: GuardContext) -> l
     for guard in GUARDS:
         guard_limits = getattr(config, guard.id) if config else None
         if guard_limits is not None:
-            built.append(guard(guard_limits, context))
+            built.append(guard.judge(guard_limits, context))
     return built

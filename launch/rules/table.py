@@ -40,6 +40,7 @@ class Rule:
     in_lint: str | None = None
     allow: bool = False
     upstream: Mapping[str, str] = field(default_factory=dict)
+    row: int = 0  # the number of its row: one row has a rule for each of its flags
 
     def is_for(self, trainer: str, family: str) -> bool:
         """Return whether the row is for a trainer."""
@@ -67,22 +68,25 @@ def read_table(text: str) -> tuple[Rule, ...]:
     content = yaml.load(text, Loader=_LOADER)
     rules: list[Rule] = []
     for id, entry in content.items():
-        rules += _read_entry(id, entry)
+        for row in entry.get("rows", ({},)):
+            row_number = rules[-1].row + 1 if rules else 0
+            rules += _read_row(id, entry, row, row_number)
     return tuple(rules)
 
 
-def _read_entry(id: str, entry: Mapping[str, Any]) -> Iterator[Rule]:
-    """Yield the rules of an id: of each of its rows, with what the rows have in common."""
+def _read_row(
+    id: str, entry: Mapping[str, Any], row: Mapping[str, Any], number: int
+) -> Iterator[Rule]:
+    """Yield the rules of a row, one for each of its flags, with what the rows of an id share."""
     common = {key: value for key, value in entry.items() if key != "rows"}
-    for row in entry.get("rows", ({},)):
-        fields = {**common, **row}
-        flags = fields.pop("flags", None) or [fields.pop("flag", None)]
-        conditions = _merge(common.get("when", {}), row.get("when", {}))
-        fields["fix"] = _as_tuple(fields.get("fix"))
-        fields["trainers"] = _as_tuple(fields.get("trainers"))
-        for flag in flags:
-            when = {str(flag) if name == SUBJECT else name: conditions[name] for name in conditions}
-            yield Rule(**{**fields, "id": id, "flag": flag, "when": when})
+    fields = {**common, **row}
+    flags = fields.pop("flags", None) or [fields.pop("flag", None)]
+    conditions = _merge(common.get("when", {}), row.get("when", {}))
+    fields["fix"] = _as_tuple(fields.get("fix"))
+    fields["trainers"] = _as_tuple(fields.get("trainers"))
+    for flag in flags:
+        when = {str(flag) if name == SUBJECT else name: conditions[name] for name in conditions}
+        yield Rule(**{**fields, "id": id, "flag": flag, "when": when, "row": number})
 
 
 def _merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ from launch.check.machine.rule import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allow import allowable_ids
-from launch.config.guards import GuardsConfig
-from launch.execution.facts import GuardContext
-from launch.execution.guards import build_guards
+from launch.config.line import format_value
+from launch.execution.guards import GUARDS
 from launch.rules.facts import Place
+from launch.rules.table import Rule
 from launch.rules.table import table as table_of_rules
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.finding import Fix, Way
@@ -81,6 +82,16 @@ def rules_page() -> str:
         ),
         "messages that are marked.",
         "",
+        "## Rules of plan and lint",
+        "",
+        (
+            "The rows of `launch/rules/table.yaml`. `plan` applies all of them, but those of `lint` "
+            "alone; `lint` those about"
+        ),
+        "flags, as warnings.",
+        "",
+        *table(("id", "severity", "applies", "message", "cure", "upstream"), rows_of_the_table()),
+        "",
         "## Rules of check",
         "",
         *table(
@@ -88,7 +99,7 @@ def rules_page() -> str:
             (
                 (
                     f"`{rule.id}`",
-                    rule.reason,
+                    rule.summary,
                     *("<br>".join(texts_of(rule, argument)) for argument in (0, 1)),
                 )
                 for rule in RULES
@@ -97,11 +108,11 @@ def rules_page() -> str:
         "",
         "## Guards",
         "",
-        *table(("id", "what it does"), ((f"`{guard.id}`", doc(type(guard))) for guard in guards())),
+        *table(("id", "what it does"), ((f"`{guard.id}`", guard.summary) for guard in GUARDS)),
         "",
         "## Gates of a rollout",
         "",
-        *table(("id", "reason"), ((f"`{gate.id}`", gate.reason) for gate in GATES)),
+        *table(("id", "reason"), ((f"`{gate.id}`", gate.summary) for gate in GATES)),
         "",
         "## Patches",
         "",
@@ -180,12 +191,55 @@ def table(
     return [f"| {' | '.join(row)} |" for row in cells]
 
 
-def guards() -> list[object]:
-    return list(build_guards(GuardsConfig(), GuardContext()))
+def rows_of_the_table() -> Iterator[tuple[str, ...]]:
+    """Yield a line for each row of the table, with all of its flags."""
+    for _, group in groupby(table_of_rules(), key=lambda rule: rule.row):
+        rules = list(group)
+        rule = rules[0]
+        cure = with_values(str(Fix.of(*rule.fix))) if rule.fix else ""
+        reason = rule.message.replace("{reason}", rule.reason)
+        places = "<br>".join(rule.upstream)
+        yield f"`{rule.id}`", rule.severity, applies(rules), with_values(reason), cure, places
 
 
-def doc(cls: type) -> str:
-    return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+def applies(rules: list[Rule]) -> str:
+    """Return when the rules of a row apply: its trainers, flags and conditions."""
+    rule = rules[0]
+    flags = ", ".join(f"`{each.flag}`" for each in rules if each.flag)
+    parts = [f"{rule.only} alone"] if rule.only else []
+    parts += [", ".join(rule.trainers)] if rule.trainers else []
+    conditions = []
+    for name, needed in sorted(rule.when.items(), key=lambda entry: entry[0] != rule.flag):
+        subject = "" if name == rule.flag else f"`{name}` "
+        for condition, operand in needed.items():
+            values = operand if isinstance(operand, list) else [operand]
+            value = " or ".join(map(format_value, values))
+            if condition in ("given", "named"):
+                value = "" if operand else "not "
+            conditions.append(f"{subject}{CONDITION[condition].format(value)}")
+    conditions += [f"`{rule.undoes}` is set"] if rule.undoes else []
+    conditions += [f"unless `{other}` is {value}" for other, value in rule.needs.items()]
+    shown = [condition for condition in conditions if condition]
+    return ": ".join([*parts, " ".join(filter(None, [flags, "; ".join(shown)]))])
+
+
+# How a condition of the table reads on the page; who sets a flag is left out.
+CONDITION = {
+    "is": "is {}",
+    "not": "is not {}",
+    "given": "is {}given",
+    "below": "is below {}",
+    "above": "is above {}",
+    "contains": "contains `{}`",
+    "matches": "matches `{}`",
+    "matches_not": "does not match `{}`",
+    "lacks": "has none of {}",
+    "length": "has an {} number of values",
+    "count_to": "has a count of at most {}",
+    "named": "is {}a name that the trainer knows",
+    "from": "",
+    "not_from": "",
+}
 
 
 def short(texts: tuple[str, ...], most: int = 3) -> str:
@@ -198,14 +252,14 @@ def texts_of(rule: PreflightRule, argument: int) -> list[str]:
     """Return the messages (argument 0) or the cures (1) of a rule of check, from its calls of
     `failed` and `warned`, and from those of the functions of its module that it calls.
     """
-    module = inspect.getmodule(rule.inspect)
+    module = inspect.getmodule(rule.judge)
     assert module is not None
     functions = {
         node.name: node
         for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.FunctionDef)
     }
-    name = getattr(rule.inspect, "__name__", "")
+    name = getattr(rule.judge, "__name__", "")
     texts: dict[str, None] = {}
     for function in called_functions(functions[name], functions):
         for call in ast.walk(function):

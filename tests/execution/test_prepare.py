@@ -67,7 +67,7 @@ def test_both_forms_of_trls_template_are_staged_where_the_trainer_reads_them(
     file = Path(str(plan.flags["chat_template_path"].value))
     staged = {path.stem: path.read_text(encoding="utf-8") for path in file.parent.iterdir()}
     assert (file.name, staged) == ("qwen3.jinja", TEXTS)
-    finding = template_text_is_here.inspect(plan, Host({}))
+    finding = template_text_is_here.judge(plan, Host({}))
     assert (finding.severity, finding.message) == (
         "pass",
         f"qwen3 of TRL 1.17.0 in {tmp_path / 'packages'}",
@@ -77,7 +77,7 @@ def test_both_forms_of_trls_template_are_staged_where_the_trainer_reads_them(
 
 def test_a_text_that_is_nowhere_is_refused_with_the_command_that_brings_it(tmp_path: Path) -> None:
     plan = plan_qwen3(tmp_path)
-    finding = template_text_is_here.inspect(plan, Host({}))
+    finding = template_text_is_here.judge(plan, Host({}))
     assert (finding.severity, finding.where) == ("fail", "override recipe.chat_template")
     assert "`pip install trl==1.16.0 --no-deps`" in str(finding.cure)
     with pytest.raises(UserError) as refusal:

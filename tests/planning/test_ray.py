@@ -111,7 +111,7 @@ def test_an_allocation_with_too_few_cpus_is_named_before_ray_waits() -> None:
     assert "cluster.cpus_per_rank=10" in str(warning.cure)
     enough = (*TULU[:2], "gpus=8", "flags.num_learners_per_node=[7]", "cluster.cpus_per_rank=10")
     assert planned(*enough).warnings == ()
-    here = ray_finds_cpus.inspect(planned(*TULU[:2], "gpus=512"), Host({}))
+    here = ray_finds_cpus.judge(planned(*TULU[:2], "gpus=512"), Host({}))
     assert here.severity == "fail" and {"10", "192"} <= set(values_of(here.message))
 
 
@@ -121,7 +121,7 @@ def test_it_is_not_started_and_tokenising_names_the_missing_package() -> None:
     assert caught.value.problems[0].id == "untested_trainer"
     plan = planned(*TULU, "cache_only=true")
     refuse_untested_trainer(plan.config)
-    found = interpreter_has_packages.inspect(
+    found = interpreter_has_packages.judge(
         replace(plan, command=(sys.executable, *plan.command[1:])), Host({})
     )
     assert found.severity == "fail" and "vllm" in found.message

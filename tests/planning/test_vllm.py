@@ -76,7 +76,7 @@ def test_its_share_of_the_card_and_the_training_fit_or_not() -> None:
 
 def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(planned(SERVER), command=(sys.executable,))
-    absent = interpreter_has_packages.inspect(plan, Host({}))
+    absent = interpreter_has_packages.judge(plan, Host({}))
     assert absent.severity == "fail" and absent.message.endswith("vllm")
     assert "'trl[vllm]'" in str(absent.cure)
     (tmp_path / "vllm.py").write_text("")
@@ -94,7 +94,7 @@ def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.Monke
         ("0.31.1", "2.11.0", "trl 1.16.0 requires vllm<=0.31.0,>=0.22.0, found vllm 0.31.1"),
     ):
         install(tmp_path, "vllm", version, f"torch=={torch}", "numpy")
-        found = interpreter_has_packages.inspect(plan, Host({}))
+        found = interpreter_has_packages.judge(plan, Host({}))
         assert found.severity == ("fail" if unmet else "pass"), found.message
         assert unmet is None or found.message.endswith(unmet)
 
@@ -115,10 +115,10 @@ def test_a_card_that_holds_the_server_is_not_trained_on() -> None:
     free = Gpu("0", "GPU-0", "H100", 81_559.0, used=4.0)
     server = GpuProcess("7", "VLLM::EngineCore", 70_000.0)
     cards = (*[free] * 7, replace(free, used=70_000.0, processes=(server,)))
-    found = gpus_are_free.inspect(planned(SERVER), Host({}, Gpus(cards, cards)))
+    found = gpus_are_free.judge(planned(SERVER), Host({}, Gpus(cards, cards)))
     assert found.severity == "fail" and "VLLM::EngineCore" in found.message
     assert (
-        gpus_are_free.inspect(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).severity
+        gpus_are_free.judge(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).severity
         == "pass"
     )
 

@@ -30,7 +30,7 @@ def parser_accepts(plan: Plan, host: Host) -> Finding:
     if needs_gpu and not has_gpu:
         return skipped(f"{trainer.entry} checks the GPU, and this machine has none")
     python = plan.command[0]
-    if interpreter_has_packages.inspect(plan, host).severity == "fail":
+    if interpreter_has_packages.judge(plan, host).severity == "fail":
         return skipped("the trainer's packages are missing")
     verdict = ask_parser(
         trainer.entry,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from launch.host.nvidia import Gpus
 from launch.planning.plan import Plan
+from launch.rules.code import CodeRule, summary_of
 from launch.worker.finding import Finding, Fix
 
 
@@ -20,17 +21,15 @@ class Host:
     ends_after: int | None = None
 
 
-@dataclass(frozen=True)
-class PreflightRule:
-    """One rule."""
+@dataclass(frozen=True, kw_only=True)
+class PreflightRule(CodeRule):
+    """One rule. The id of the finding of `judge` may be empty, or that of one of the problems that
+    the rule can find.
+    """
 
-    id: str  # id of the fault that it finds
+    judge: Callable[[Plan, Host], Finding]
     subject: str  # what it inspects, in a word or two
-    reason: str  # why the rule exists
     slow: bool  # whether it imports the trainer's packages, so that only `check` runs it
-    # The function that inspects the machine. The id of its finding may be empty, or that of one of
-    # the problems that the rule can find.
-    inspect: Callable[[Plan, Host], Finding]
     # Whether its result on a login node also holds on the nodes, so that `submit` runs it.
     on_login_node: bool = False
     is_first: bool = False  # whether the others wait for it
@@ -44,11 +43,18 @@ def rule(
     on_login_node: bool = False,
     is_first: bool = False,
 ) -> Callable[[Callable[[Plan, Host], Finding]], PreflightRule]:
-    """Turn a function into a rule. Its docstring is the rule's reason."""
+    """Turn a function into a rule. Its docstring is the rule's summary: why it exists."""
 
     def make(function: Callable[[Plan, Host], Finding]) -> PreflightRule:
-        reason = " ".join((function.__doc__ or "").split())
-        return PreflightRule(id, subject, reason, slow, function, on_login_node, is_first)
+        return PreflightRule(
+            id=id,
+            summary=summary_of(function),
+            judge=function,
+            subject=subject,
+            slow=slow,
+            on_login_node=on_login_node,
+            is_first=is_first,
+        )
 
     return make
 

@@ -114,7 +114,7 @@ def inspect(
 def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
     """Run one rule, and mark its finding as allowed if the plan's `allow` names it."""
     try:
-        finding = rule.inspect(plan, host)
+        finding = rule.judge(plan, host)
     except OSError as error:
         finding = skipped(f"cannot be inspected: {error}")
     return replace(finding, id=finding.id or rule.id).apply_allow(plan.config.allow)

@@ -176,7 +176,9 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     if not node.is_first:
         guards = plan.config.guards
         if guards:
-            off: dict[str, Any] = {guard.id: None for guard in GUARDS if not guard.on_every_node}
+            off: dict[str, Any] = {
+                guard.id: None for guard in GUARDS if not guard.judge.on_every_node
+            }
             guards = replace(guards, **off)
         watch_config = replace(watch_config, output=None, guards=guards)
     rendezvous = NodeRendezvous(allocation.node_rank, start.host, start.port)

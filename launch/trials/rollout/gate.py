@@ -8,6 +8,7 @@ from typing import Any
 
 from launch.config.schema import Kind
 from launch.config.trials import GatesConfig
+from launch.rules.code import CodeRule, summary_of
 from launch.trials.measurement import Measurement
 from launch.worker.finding import Finding
 
@@ -28,16 +29,14 @@ class GateCase:
 GateFunction = Callable[[GateCase], Finding | None]
 
 
-@dataclass(frozen=True)
-class Gate:
+@dataclass(frozen=True, kw_only=True)
+class Gate(CodeRule):
     """One rule that a width has to pass before the next one runs."""
 
-    id: str
-    reason: str  # why the gate exists, a sentence
+    judge: GateFunction
     source: str  # where the rule, or its limit, comes from
     kinds: tuple[Kind, ...]  # kinds of training that it judges
     early: bool  # whether it also judges a width that did not finish
-    judge: GateFunction
 
     def apply(self, case: GateCase, allow: Collection[str]) -> Finding | None:
         """Return the gate's result; None where it does not apply to this width."""
@@ -54,16 +53,21 @@ class Gate:
 def gate(
     id: str, source: str, *, kinds: tuple[Kind, ...] = tuple(Kind), early: bool = False
 ) -> Callable[[GateFunction], Gate]:
-    """Make a gate of a function whose docstring is the gate's reason.
+    """Make a gate of a function whose docstring is the gate's summary: why it exists.
 
     The function returns None where the gate does not apply: for another loss, or without a width
     before.
     """
 
     def make(function: GateFunction) -> Gate:
-        docstring = function.__doc__ or ""
-        reason = " ".join(docstring.split())
-        return Gate(id, reason, source, kinds, early, function)
+        return Gate(
+            id=id,
+            summary=summary_of(function),
+            judge=function,
+            source=source,
+            kinds=kinds,
+            early=early,
+        )
 
     return make
 

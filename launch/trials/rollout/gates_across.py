@@ -322,6 +322,6 @@ def gate_json(result: Finding) -> dict[str, Any]:
     return {
         **result.as_json(),
         "verdict": result.severity,
-        "reason": gate.reason,
+        "reason": gate.summary,
         "source": gate.source,
     }

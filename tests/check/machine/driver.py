@@ -36,5 +36,5 @@ def install_driver(
 
 def find(id: str, plan: Plan, host: Host) -> Finding:
     """Return what the rule of this id finds, with the id that `check` prints."""
-    finding = RULE[id].inspect(plan, host)
+    finding = RULE[id].judge(plan, host)
     return replace(finding, id=finding.id or id)

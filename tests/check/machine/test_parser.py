@@ -68,7 +68,7 @@ def check_that_the_parser_decides(plan: Plan) -> None:
 
     def finding(*more: str, of: Plan = plan) -> Finding:
         identity = plan.identity if not more else f"{plan.identity}+"
-        return parser_accepts.inspect(
+        return parser_accepts.judge(
             replace(of, command=(*of.command, *more), identity=identity), Host({})
         )
 
@@ -106,7 +106,7 @@ def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
         'raise ImportError("libcudart.so.12: cannot open")\n'
     )
     plan = planned(tmp_path, "stage=demo", "trainer=trl_sft")
-    finding = parser_accepts.inspect(plan, Host({"PYTHONPATH": str(tmp_path)}))
+    finding = parser_accepts.judge(plan, Host({"PYTHONPATH": str(tmp_path)}))
     assert (finding.id, finding.severity) == ("import_fails", "fail")
     assert finding.message.endswith(": ImportError: libcudart.so.12: cannot open")
 
@@ -121,7 +121,7 @@ def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Pa
         plan, command=(*plan.command[: plan.command.index("--") + 1], "--model_name_or_path", "x")
     )
     assert "unused_imports" in plan.patches
-    finding = parser_accepts.inspect(plan, Host({}))
+    finding = parser_accepts.judge(plan, Host({}))
     assert finding.severity == "pass", finding.message
-    bare = parser_accepts.inspect(replace(plan, patches=(), identity="other"), Host({}))
+    bare = parser_accepts.judge(replace(plan, patches=(), identity="other"), Host({}))
     assert bare.message.endswith(": ModuleNotFoundError: No module named 'vllm'")

@@ -18,7 +18,7 @@ DPO = ("stage=dpo", "model.path=some/model", "recipe.max_seq_length=4096", "gpus
 
 
 def inspect_padding(plan: Plan) -> Finding:
-    return padding_is_low.inspect(plan, Host({}, None))
+    return padding_is_low.judge(plan, Host({}, None))
 
 
 def plan_of(file: Path, *overrides: str) -> Plan:
