@@ -12,7 +12,7 @@ from typing import Any
 from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
-from launch.config.schema import Packing
+from launch.config.recipe_keys import Packing
 from launch.planning.batches import TokenForecast, forecast_tokens
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from launch.config.origins import Origins
 from launch.config.ranges import HELD_OUT_FRACTION, is_number
-from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
+from launch.config.recipe_keys import Packing
+from launch.config.schema import BadRows, Family, Kind, Launcher, RootConfig
 from launch.errors import UserError, refusal
 from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs

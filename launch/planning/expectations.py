@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launch.config.schema import (
-    AdapterStart,
-    Family,
-    Kind,
-    Launcher,
-    Packing,
-    Quantization,
-    RootConfig,
-    TrainerConfig,
-)
+from launch.config.recipe_keys import AdapterStart, Packing, Quantization
+from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key

@@ -10,13 +10,13 @@ from typing import Any
 
 from launch.config.origins import Origin, Origins
 from launch.config.ranges import HIGH_LEARNING_RATE, is_number
+from launch.config.recipe_keys import Precision
 from launch.config.schema import (
     RECIPE_KEYS,
     RLVR_KEYS,
     Device,
     Family,
     Kind,
-    Precision,
     RootConfig,
     TrainerConfig,
 )

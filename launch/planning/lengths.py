@@ -17,7 +17,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
-from launch.config.schema import Family, Kind, Packing, TrainerConfig
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Family, Kind, TrainerConfig
 from launch.files import load_json
 from launch.planning.flags import Flag
 from launch.planning.identity import compute_identity

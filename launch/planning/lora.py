@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.origins import Origins
-from launch.config.schema import AdapterStart, Device, Family, Quantization, RootConfig
+from launch.config.recipe_keys import AdapterStart, Quantization
+from launch.config.schema import Device, Family, RootConfig
 from launch.errors import UserError, did_you_mean, refusal
 from launch.planning.adapter import Adapter
 from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape

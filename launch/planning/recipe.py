@@ -9,7 +9,8 @@ from typing import Any
 from launch import resources
 from launch.config.line import format_value
 from launch.config.origins import Origins
-from launch.config.schema import LoraConfig, RecipeConfig, TrainerConfig
+from launch.config.recipe_keys import LoraConfig, RecipeConfig
+from launch.config.schema import TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
 
 _ANY_VALUE = "*"

@@ -6,7 +6,8 @@ import json
 import re
 
 from launch.config.origins import Origins
-from launch.config.schema import Device, Family, Kind, Launcher, ModelConfig, Packing, RootConfig
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Device, Family, Kind, Launcher, ModelConfig, RootConfig
 from launch.errors import refusal
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.loss import EQUAL_WEIGHTS

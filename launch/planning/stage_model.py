@@ -6,7 +6,8 @@ from pathlib import Path
 
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
-from launch.config.schema import AdapterStart, RootConfig
+from launch.config.recipe_keys import AdapterStart
+from launch.config.schema import RootConfig
 from launch.demo import DEMO_KEY
 from launch.errors import UserError, refusal
 from launch.planning.adapter import MERGED, Adapter, check_adapter, read_adapter

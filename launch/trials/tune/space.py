@@ -10,16 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from launch.config.line import format_value, override_key
-from launch.config.schema import (
-    Buckets,
-    Device,
-    Family,
-    Kind,
-    LossAveraging,
-    Mode,
-    Packing,
-    TrainerConfig,
-)
+from launch.config.recipe_keys import LossAveraging, Packing
+from launch.config.schema import Buckets, Device, Family, Kind, Mode, TrainerConfig
 from launch.errors import UserError, refusal
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
