@@ -51,6 +51,7 @@ Mapped = str | Mapping[str, Mapping[str, Any]]  # a flag, or flags by the key's 
 class RecipeKey:
     """The row of one key: everything that `launch` knows of it but its type and its default."""
 
+    default: Any
     help: str
     flags: Mapping[str, Mapped]
     unsupported_because: Mapping[str, str]
@@ -60,9 +61,16 @@ class RecipeKey:
     other_names: Mapping[str, str]  # by tools: `trl llama_factory`, or `others`
     place: str  # file:line of the row
 
-    def mapped(self, trainer: TrainerNames) -> Mapped | None:
-        """Return what the row maps the key to; None if it has no entry for the trainer."""
-        return _find_entry(self.flags, trainer)
+    def mapping(self, trainer: TrainerNames) -> Mapped | None:
+        """Return what the key is for a trainer; None if the row has no entry for it.
+
+        Where the row only has the reason why the trainer lacks the key, the default is mapped to no
+        flags, and no other value is mapped.
+        """
+        mapped = _find_entry(self.flags, trainer)
+        if mapped is None and self.reason(trainer) is not None:
+            return {_as_text(self.default): {}}
+        return mapped
 
     def reason(self, trainer: TrainerNames) -> str | None:
         """Return why the trainer lacks the key, or the values that the row does not map."""
@@ -108,6 +116,7 @@ def key(
     file = Path(caller.f_code.co_filename)
     shown = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
     row = RecipeKey(
+        default,
         help,
         flags or {},
         unsupported_because or {},
@@ -136,6 +145,13 @@ def rows_of(cls: Any, prefix: str = "") -> dict[str, RecipeKey]:
         else:
             nodes |= rows_of(item.default_factory, f"{prefix}{item.name}.")
     return rows | nodes
+
+
+def _as_text(value: Any) -> str:
+    """Return the default of a key as a value of `flags`."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def _find_entry(entries: Mapping[str, _Entry], trainer: TrainerNames) -> _Entry | None:

@@ -9,6 +9,7 @@ launch/config/recipe_key.py says which trainers a selector names.
 """
 
 # without `from __future__ import annotations`, as schema.py is
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -25,7 +26,7 @@ from launch.config.ranges import (
     REWARD,
     SEED,
 )
-from launch.config.recipe_key import Proof, key, rows_of
+from launch.config.recipe_key import Mapped, Proof, TrainerNames, key, rows_of
 
 
 class Packing(StrEnum):
@@ -715,3 +716,31 @@ KEYS = rows_of(RecipeConfig)
 # the keys that a trainer has flags for; launch itself turns the others into the batch and the
 # launcher's arguments
 MAPPED_KEYS = tuple(name for name, row in KEYS.items() if row.flags)
+
+
+def mapping_of(trainer: TrainerNames, key: str) -> Mapped | None:
+    """Return what a recipe key is for a trainer; None if the table has no entry for it."""
+    return KEYS[key].mapping(trainer)
+
+
+def mappings_of(trainer: TrainerNames) -> dict[str, Mapped]:
+    """Return what the recipe keys are for a trainer, without those that have no entry for it."""
+    mappings = {}
+    for name in MAPPED_KEYS:
+        mapping = mapping_of(trainer, name)
+        if mapping is not None:
+            mappings[name] = mapping
+    return mappings
+
+
+def recipe_flags_of(trainer: TrainerNames) -> Iterator[tuple[str, str, Any]]:
+    """Yield every flag that a trainer has for a recipe key: its name, the key, and the value that it
+    gets; None for the value of the key itself.
+    """
+    for name, mapping in mappings_of(trainer).items():
+        if isinstance(mapping, str):
+            yield mapping, name, None
+            continue
+        for flags in mapping.values():
+            for flag, value in flags.items():
+                yield flag, name, value

@@ -17,7 +17,7 @@ from omegaconf import MISSING
 from launch.config.cluster import ClusterConfig
 from launch.config.guards import GuardsConfig
 from launch.config.ranges import COUNT, POSITIVE, RANKS, RANKS_OR_ZERO
-from launch.config.recipe_keys import MAPPED_KEYS, Precision, RecipeConfig
+from launch.config.recipe_keys import Precision, RecipeConfig
 from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
 
 
@@ -93,23 +93,6 @@ class StageConfig:
     description: str = ""
     # of `eval`: the harness's, tulu3, demo, a folder; []: tulu3
     tasks: list[str] = field(default_factory=list)
-
-
-# what `launch` itself turns into the batch and the launcher's arguments
-OWN_RECIPE_KEYS = ("global_batch_size", "per_device_batch_size", "precision")
-RECIPE_KEYS = MAPPED_KEYS
-# keys of RLVR alone: other trainers need not map them
-RLVR_KEYS = (
-    "prompts_per_step",
-    "samples_per_prompt",
-    "response_length",
-    "temperature",
-    "kl_beta",
-    "clip",
-    "generation",
-    "truncated_reward",
-    "verifier",
-)
 
 
 @dataclass
@@ -203,7 +186,7 @@ class RefusedValue:
 @dataclass
 class TrainerConfig:
     """How `launch` drives one upstream script. configs/tulu/trainer/finetune.yaml and trl_sft.yaml
-    show the fields.
+    show the fields. What the recipe's keys are for it is in launch/config/recipe_keys.py.
     """
 
     name: str = MISSING
@@ -235,11 +218,8 @@ class TrainerConfig:
     writes_to_cwd: bool = False  # it makes folders in the current folder
     # launch/worker/patches: those that fit it, as they are applied
     patches: list[str] = field(default_factory=list)
-    recipe: dict[str, Any] = field(default_factory=dict)  # recipe key: its flag, or {value: flags}
-    # recipe key: the reason why a value is not in its map
+    # `validation` or `preview`: the reason why it has none
     unsupported_because: dict[str, str] = field(default_factory=dict)
-    # recipe key: the value that replaces one of a shipped stage that the trainer lacks
-    fallback_values: dict[str, Any] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag
     flags: dict[str, Any] = field(default_factory=dict)  # of every run
     cpu_flags: dict[str, Any] = field(default_factory=dict)  # the same on CPUs

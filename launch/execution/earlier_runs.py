@@ -56,6 +56,8 @@ _NOT_TRAINED = frozenset(
         "stage.tasks",
         "model.trained_by",
         "trainer.unsupported_because",
+        "trainer.recipe",  # of runs that were recorded before the table of recipe keys
+        "trainer.fallback_values",
         "trainer.refused",
         "trainer.ignored_flags",
         "trainer.refused_values",

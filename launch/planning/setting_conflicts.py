@@ -6,7 +6,7 @@ import json
 import re
 
 from launch.config.origins import Origins
-from launch.config.recipe_keys import Packing
+from launch.config.recipe_keys import Packing, mapping_of
 from launch.config.schema import Device, Family, Kind, Launcher, ModelConfig, RootConfig
 from launch.errors import refusal
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
@@ -36,7 +36,8 @@ def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
         cure = Fix.of("set {0}, or {1}", "recipe.liger=false", "gpus=N")
         raise refusal("liger_needs_gpu", message, "recipe.liger", cure)
     attention = config.recipe.attention
-    is_flash = attention.startswith("flash_") and attention in trainer.recipe.get("attention", ())
+    supported = mapping_of(trainer, "attention") or ()
+    is_flash = attention.startswith("flash_") and attention in supported
     if is_flash and is_on_cpu and trainer.launcher == Launcher.accelerate:
         message = (
             f"recipe.attention={attention} does not run on a CPU: the model would fail to load"

@@ -4,15 +4,16 @@ there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import pytest
 
-from launch.config.line import format_value
 from launch.config.recipe_key import RecipeKey
-from launch.config.recipe_keys import KEYS, MAPPED_KEYS, LoraConfig, RecipeConfig
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, mapping_of
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
+from launch.planning.recipe import flags_of_key
+from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import trainer_files
 from launch.worker.expectations import EVIDENCE, STATE
 from tests.paths import ROOT
@@ -37,47 +38,84 @@ def selectors(row: RecipeKey) -> Iterator[str]:
         yield from entries
 
 
-def default_of(key: str) -> str:
-    """Return the default of a recipe key, as a command line has it."""
-    section, _, name = key.rpartition(".")
-    value = getattr(LoraConfig if section else RecipeConfig, name, None)
-    return "null" if value is None else format_value(value)
-
-
 @pytest.mark.parametrize("key", KEYS)
 def test_a_selector_names_trainers_kinds_families_and_launchers(key: str) -> None:
     words = {word for selector in selectors(KEYS[key]) for word in selector.split()}
     assert words <= WORDS
 
 
+def lacking(trainer: TrainerConfig, flags: Collection[str]) -> Iterator[str]:
+    """Yield what the table lacks of a trainer that has these flags, one sentence each."""
+    has_adapters = bool(mapping_of(trainer, "lora.rank"))
+    for key in MAPPED_KEYS:
+        row = KEYS[key]
+        mapping = row.mapping(trainer)
+        if mapping is None and (has_adapters or not key.startswith("lora.")):
+            yield f"{row.place}: recipe.{key} has neither flags nor a reason for {trainer.name}"
+        if mapping == {} and row.reason(trainer) is None:
+            yield f"{row.place}: recipe.{key} has no reason why {trainer.name} has no value"
+        for flag in sorted(flags_of_key(mapping) - set(flags)):
+            yield f"{row.place}: {trainer.name} has no flag {flag}"
+
+
+def can_be_set(key: str, trainer: TrainerConfig) -> bool:
+    """Return whether a trainer takes more than one value of a key."""
+    mapping = mapping_of(trainer, key) if KEYS[key].flags else "set by launch"
+    return isinstance(mapping, str) or "*" in (mapping or ()) or len(mapping or ()) > 1
+
+
+def unexplained(trainer: TrainerConfig) -> Iterator[str]:
+    """Yield the keys that can be set, and that nothing proves in the trainer, without a reason."""
+    for key, row in KEYS.items():
+        has_either = row.proof is not None or row.unproven(trainer) is not None
+        if can_be_set(key, trainer) and not has_either:
+            yield f"{row.place}: recipe.{key} has neither a proof nor a reason for {trainer.name}"
+
+
 @pytest.mark.parametrize("name", TRAINERS)
-def test_the_table_gives_the_sections_of_the_trainers_file(name: str) -> None:
-    """A mapping to nothing is the same as none with a reason: both take the default alone."""
-    file, trainer = trainer_files()[name], TRAINERS[name]
-    for key in MAPPED_KEYS:
-        row, written = KEYS[key], file["recipe"].get(key)
-        reason = file["unsupported_because"].get(key)
-        default: dict[str, Any] = {default_of(key): {}}
-        if written is None and reason is not None:
-            written = default
-        mapped = row.mapped(trainer)
-        if mapped is None and row.reason(trainer) is not None:
-            mapped = default
-        only_rlvr = trainer.kind != Kind.rlvr and row.reason(trainer) == "only RLVR samples answers"
-        nothing = [{}, {"null": {}}, *([None] if only_rlvr else [])]
-        is_nothing = default_of(key) == "null" and mapped in nothing and written in nothing
-        assert is_nothing or mapped == written, key
-        is_new = only_rlvr or name == "reward_modeling"  # reasons that the files lacked
-        assert row.reason(trainer) == reason or (reason is None and is_new), key
-    fallbacks = {}
-    for key in MAPPED_KEYS:
-        try:
-            fallbacks[key] = KEYS[key].fallback_value(trainer)
-        except LookupError:
-            continue
-    assert fallbacks == file.get("fallback_values", {})
-    assert set(file["recipe"]) <= set(MAPPED_KEYS)
-    assert set(file["unsupported_because"]) <= {*MAPPED_KEYS, "validation", "preview"}
+def test_every_row_has_an_entry_for_every_trainer(name: str) -> None:
+    assert list(lacking(TRAINERS[name], locked_schema(name).fields)) == []
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_every_key_is_proven_in_a_trainer_that_run_starts_or_has_the_reason(name: str) -> None:
+    assert list(unexplained(TRAINERS[name])) == []
+
+
+def test_a_trainer_that_is_half_added_is_named_with_the_rows() -> None:
+    trainer = replace(TRAINERS["finetune"], name="kto")
+    flags = {**locked_schema("finetune").fields}
+    del flags["seed"]
+    found = list(lacking(trainer, flags))
+    rows = {key: KEYS[key].place for key in ("seed", "packing", "liger", "max_grad_norm", "epochs")}
+    assert f"{rows['seed']}: kto has no flag seed" in found
+    for key in ("packing", "liger"):
+        assert f"{rows[key]}: recipe.{key} has neither flags nor a reason for kto" in found
+    assert f"{rows['max_grad_norm']}: kto has no flag max_grad_norm" in found
+    assert not [sentence for sentence in found if sentence.startswith(rows["epochs"])]
+
+
+def test_a_key_without_proof_or_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(KEYS["beta"], proof=None)
+    monkeypatch.setitem(KEYS, "beta", row)
+    expected = f"{row.place}: recipe.beta has neither a proof nor a reason for trl_dpo"
+    assert list(unexplained(TRAINERS["trl_dpo"])) == [expected]
+    assert list(unexplained(TRAINERS["trl_sft"])) == [], "the loss of SFT has no beta"
+
+
+def test_the_first_entry_that_names_a_trainer_counts() -> None:
+    row = KEYS["loss_averaging"]
+    assert row.reason(TRAINERS["dpo"]) != row.reason(TRAINERS["trl_dpo"])
+    assert row.reason(TRAINERS["trl_dpo"]) == row.reason(TRAINERS["dpo_tune_cache"])
+    assert row.fallback_value(TRAINERS["olmo_core_finetune"]) is None
+    with pytest.raises(LookupError):
+        row.fallback_value(TRAINERS["finetune"])
+
+
+def test_a_key_with_a_reason_alone_has_its_default() -> None:
+    assert mapping_of(TRAINERS["trl_grpo"], "liger") == {"false": {}}
+    assert mapping_of(TRAINERS["finetune"], "beta") == {"null": {}}
+    assert mapping_of(TRAINERS["dpo"], "lora.alpha") is None
 
 
 def test_the_place_of_a_row_is_its_line() -> None:
