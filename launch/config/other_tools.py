@@ -103,12 +103,17 @@ def _rows_of_recipe() -> list[OtherToolKey]:
     rows = []
     for key, row in KEYS.items():
         if row.other_names:
-            names = [row.names_of(tool) for tool in TOOLS]
-            here = f"`recipe.{key}`" if any(names) else ""
-            columns = [of_tool or "-" for of_tool in names]
-            topic = re.sub(r"[._]", " ", key)
-            also = row.names_of("others")
-            rows.append(OtherToolKey(topic, here, *columns, also, f"recipe.{key}={{value}}"))
+            axolotl, trl, llama_factory = (row.names_of(tool) for tool in TOOLS)
+            line = OtherToolKey(
+                re.sub(r"[._]", " ", key),
+                here=f"`recipe.{key}`" if axolotl or trl or llama_factory else "",
+                axolotl=axolotl or "-",
+                trl=trl or "-",
+                llama_factory=llama_factory or "-",
+                also=row.names_of("others"),
+                set=f"recipe.{key}={{value}}",
+            )
+            rows.append(line)
     return rows
 
 

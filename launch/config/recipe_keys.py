@@ -546,7 +546,7 @@ class RecipeConfig:
         None,
         COUNT,
         help="steps between answers to three fixed prompts, recorded; null: none",
-        flags={"trl": {"*": {}}},  # the option samples
+        flags={"trl_sft trl_dpo trl_grpo": {"*": {}}},  # the option samples
         unsupported_because={
             "RM": "a reward model generates no text",
             "ray": "its process is not watched from within",
