@@ -11,6 +11,7 @@ from typing import Any
 
 from launch.config.group_files import find_line
 from launch.config.origins import Origins
+from launch.config.recipe_keys import KEYS, recipe_flags_of
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, refusal
 from launch.host.interpreter import package_folders
@@ -31,9 +32,9 @@ from launch.worker.patches import PATCHES
 from maintain.commit import extracted, find_commit
 from maintain.compare import FlagChange, compare_schemas
 
-# Every run may set a flag by these sections of a trainer's YAML. Others are for runs with an
-# adapter or a push, say.
-_FOR_EVERY_RUN = ("recipe", "launch", "flags", "cpu_flags")
+# Every run may set a flag by a recipe key, or by these sections of a trainer's YAML. Others are for
+# runs with an adapter or a push, say.
+_FOR_EVERY_RUN = ("launch", "flags", "cpu_flags")
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,11 @@ def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Ite
             flags = list(flags_named_in(content))
             yield from _find_stale_flags(impact, impact.schema, flags, path, place)
             settable = {flag for flag, keys, _ in flags if keys[0] in _FOR_EVERY_RUN}
+            of_recipe = list(_flags_of_recipe(content))
+            settable |= {flag for flag, _, _ in of_recipe}
+            for flag, key, value in of_recipe:
+                row = KEYS[key].place
+                yield from _find_stale_flag(impact, impact.schema, flag, value, row)
             yield from _find_newly_required(impact.trainer, impact.schema, settable, place)
         elif impact.problem:
             yield replace(impact.problem, where=f"{place}:{find_line(path, ('entry',))}", cure=None)
@@ -152,6 +158,23 @@ def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Ite
             flags = list(flags_named_in({"flags": content.get("flags")}))
             place = _place_of(path, configs)
             yield from _find_stale_flags(impact, impact.schema, flags, path, place)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What a trainer's YAML says for the table of recipe keys."""
+
+    name: str
+    kind: str
+    family: str
+    launcher: str = "accelerate"
+
+
+def _flags_of_recipe(content: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the flags that the table of recipe keys has for a trainer: see `recipe_flags_of`."""
+    names = {key: content[key] for key in ("name", "kind", "family", "launcher") if key in content}
+    if {"name", "kind", "family"} <= names.keys():
+        yield from recipe_flags_of(_Names(**names))
 
 
 def _place_of(path: Path, configs: Path) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.config.origins import Origin
-from launch.config.schema import Launcher, Packing, Quantization
+from launch.config.recipe_keys import Packing, Quantization
+from launch.config.schema import Launcher
 from launch.planning.batches import TokenForecast, describe_tokens
 from launch.planning.data import count_steps, describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast, describe

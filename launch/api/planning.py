@@ -13,14 +13,13 @@ from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.quoting import quote_text
-from launch.config.schema import Packing
+from launch.config.recipe_keys import Packing, mapping_of
 from launch.planning.batches import TokenForecast, forecast_tokens
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
 from launch.planning.lengths import load_lengths
 from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
-from launch.planning.recipe import mapping_of
 from launch.slurm.cluster import plan_with_cluster
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding, Fix
@@ -92,7 +91,7 @@ class PlannedRun:
             recipe,
             self.plan.batch,
             padded_together=padded_together,
-            deals="true" in mapping_of(self.plan.config.trainer, "balanced"),
+            deals="true" in (mapping_of(self.plan.config.trainer, "balanced") or ()),
         )
 
     def facts(self) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from launch.config.nodes import hints
 from launch.config.ranges import Range, range_of
+from launch.config.recipe_key import row_of
 from launch.config.schema import RootConfig
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -41,7 +42,14 @@ def stage_schema() -> dict[str, Any]:
 
 
 def comments(cls: type) -> dict[str, str]:
-    """Return the comment of each field: at the end of its line, else on the lines right above."""
+    """Return the comment of each field: at the end of its line, else on the lines right above.
+
+    A recipe key has its text in its row.
+    """
+    rows = {key.name: row_of(key.metadata) for key in fields(cls)}
+    helps = {name: row.help for name, row in rows.items() if row is not None}
+    if helps:
+        return helps
     source = inspect.cleandoc(inspect.getsource(cls))
     comment_of_line: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

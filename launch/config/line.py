@@ -8,10 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launch.config.other_tools import (
-    explain_value,
-    explain_verb,
-)
 from launch.errors import UserError, did_you_mean, refusal
 from launch.resources import group_options
 from launch.worker.finding import Finding, Fix
@@ -189,6 +185,9 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     """Return the problem of a first word that is not a verb: a stage's name, another tool's word,
     or a typing error. `rest` are the arguments after it, `names` the verbs to suggest.
     """
+    # only an answer to a mistake needs the names of other tools
+    from launch.config.other_tools import explain_value, explain_verb
+
     if word in _RANK_LAUNCHERS and rest:
         command = f"$ launch lint -- {shlex.join([word, *rest])}"
         cure = Fix.of("launch starts the ranks itself; {0} checks such a line", command)

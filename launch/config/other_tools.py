@@ -1,6 +1,7 @@
 """Translates names of axolotl, TRL, LLaMA-Factory, accelerate and DeepSpeed into launch's keys.
 
-The names are in other_tools.yaml. A row has a `topic`, what it is `here`, its names in each tool (a
+The names are in other_tools.yaml, and in the table of recipe keys (launch/config/recipe_keys.py) where
+a value is the same here. A row has a `topic`, what it is `here`, its names in each tool (a
 list, or a text of the page's table), names that are only understood (`also`), and the answer. The
 answer is `set`, overrides with {value}, {list} or {count}; `values`, overrides by a pattern of the
 value, `A or B` where the trainer decides; or `instead`, a sentence where there is no such setting,
@@ -22,6 +23,7 @@ from launch.resources import GROUPS
 from launch.worker.finding import Fix, Way
 
 FILE = Path(__file__).with_name("other_tools.yaml")
+_RECIPE_KEYS = "the keys of the recipe"  # the place of their rows among the others
 TOOLS = ("axolotl", "trl", "llama_factory")
 # The groups of launch's keys that a name without its group may be a key of.
 _GROUPS = ("recipe", "model", "data", "tracking", "hub")
@@ -84,12 +86,35 @@ def load_table(file: Path = FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str
     import yaml  # slow to import; only an answer needs it
 
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    rows = tuple(OtherToolKey(**row) for row in content["rows"])
+    rows: list[OtherToolKey] = []
+    for row in content["rows"]:
+        rows += _rows_of_recipe() if row == _RECIPE_KEYS else [OtherToolKey(**row)]
     verbs = {}
     for verb, words in content["verbs"].items():
         for word in words:
             verbs[word] = verb
-    return rows, verbs
+    return tuple(rows), verbs
+
+
+def _rows_of_recipe() -> list[OtherToolKey]:
+    """Return the rows of the recipe keys that other tools have by another name."""
+    from launch.config.recipe_keys import KEYS
+
+    rows = []
+    for key, row in KEYS.items():
+        if row.other_names:
+            axolotl, trl, llama_factory = (row.names_of(tool) for tool in TOOLS)
+            line = OtherToolKey(
+                re.sub(r"[._]", " ", key),
+                here=f"`recipe.{key}`" if axolotl or trl or llama_factory else "",
+                axolotl=axolotl or "-",
+                trl=trl or "-",
+                llama_factory=llama_factory or "-",
+                also=row.names_of("others"),
+                set=f"recipe.{key}={{value}}",
+            )
+            rows.append(line)
+    return rows
 
 
 def replacing(name: str, *overrides: str, sentence: str = "") -> Fix:

@@ -17,7 +17,7 @@ from launch.config.nodes import walk_values
 from launch.worker.finding import Finding
 
 _Default = TypeVar("_Default")  # so that a default is checked against its key's type
-_METADATA = "range"  # name of a field's range in its metadata
+METADATA = "range"  # name of a field's range in its metadata
 # the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
 _MOST = 2**31 - 1
 # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
@@ -67,7 +67,7 @@ class Range:
 
     def of(self, default: _Default) -> _Default:
         """Return the field of a dataclass whose numbers are in this range, with its default."""
-        return field(default=default, metadata={_METADATA: self})
+        return field(default=default, metadata={METADATA: self})
 
 
 COUNT = Range(1, _MOST)
@@ -120,7 +120,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 def range_of(metadata: Mapping[str, Any]) -> Range | None:
     """Return the range in the metadata of a key's field; None for a key without one."""
-    return metadata.get(_METADATA)
+    return metadata.get(METADATA)
 
 
 def find_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, float | None, Range]]:

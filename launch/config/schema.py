@@ -1,13 +1,14 @@
 """The keys a stage may have, typed. Hydra rejects every other key and every value of the wrong
 type.
 
-The recipe is trainer-independent: each trainer's YAML maps its keys to that trainer's flags. `None`
-means not set: the flag is left out and the trainer's own default holds (the plan shows it).
+The recipe is trainer-independent: launch/config/recipe_keys.py maps its keys to each trainer's
+flags. `None` means not set: the flag is left out and the trainer's own default holds (the plan shows
+it).
 """
 
 # without `from __future__ import annotations`, as its parts are: OmegaConf would evaluate each
 # annotation as a text
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -15,18 +16,8 @@ from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
 from launch.config.guards import GuardsConfig
-from launch.config.ranges import (
-    BELOW_ONE,
-    COUNT,
-    GROUP,
-    LENGTH,
-    NOT_NEGATIVE,
-    POSITIVE,
-    RANKS,
-    RANKS_OR_ZERO,
-    REWARD,
-    SEED,
-)
+from launch.config.ranges import COUNT, POSITIVE, RANKS, RANKS_OR_ZERO
+from launch.config.recipe_keys import Precision, RecipeConfig
 from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
 
 
@@ -52,45 +43,6 @@ class Start(StrEnum):
 class Device(StrEnum):
     cuda = "cuda"
     cpu = "cpu"
-
-
-class Packing(StrEnum):
-    """`none` pads; `flatten` concatenates the same samples unpadded; `bins` fills a token
-    budget.
-    """
-
-    none = "none"
-    flatten = "flatten"
-    bins = "bins"
-
-
-class LossAveraging(StrEnum):
-    """Of an optimizer step's SFT loss: the sum over a sample's tokens, then the mean over the
-    samples (the gradient is clipped as the sum's); the mean over all its tokens; or the mean of its
-    micro batches' means.
-    """
-
-    sum = "sum"
-    tokens = "tokens"
-    micro_batch_means = "micro_batch_means"
-
-
-class Quantization(StrEnum):
-    """How the frozen weights under an adapter are stored: as they are, or in 4 bit (QLoRA)."""
-
-    none = "none"
-    nf4 = "nf4"
-
-
-# What a stage does with a model that is an adapter; `continue` is a keyword, so this is not a
-# class.
-AdapterStart = StrEnum("AdapterStart", {"merged": "merged", "continue": "continue"})
-
-
-class Precision(StrEnum):
-    auto = "auto"
-    bf16 = "bf16"
-    fp32 = "fp32"
 
 
 class Family(StrEnum):
@@ -141,98 +93,6 @@ class StageConfig:
     description: str = ""
     # of `eval`: the harness's, tulu3, demo, a folder; []: tulu3
     tasks: list[str] = field(default_factory=list)
-
-
-@dataclass
-class LoraConfig:
-    """A low-rank adapter, trained in place of the model's weights."""
-
-    rank: int | None = COUNT.of(None)  # of the adapter's matrices; null: all weights are trained
-    # the adapter's output is scaled by alpha / rank; null: twice the rank
-    alpha: int | None = COUNT.of(None)
-    dropout: float = BELOW_ONE.of(0.0)  # on the adapter's input
-    # which layers get one: all-linear (all but the output layer), or a list of names
-    targets: Any = "all-linear"
-    quantize: Quantization = Quantization.none  # nf4 is QLoRA: the frozen weights are kept in 4 bit
-    # when model.path is an adapter: train a new one on the merged model, or resume training it
-    start: AdapterStart = AdapterStart.merged
-
-
-@dataclass
-class RecipeConfig:
-    # samples (DPO: pairs, RLVR: completions) in one optimizer step
-    global_batch_size: int = COUNT.of(MISSING)
-    per_device_batch_size: int = COUNT.of(1)  # samples in one forward pass of one rank
-    learning_rate: float = POSITIVE.of(MISSING)  # the highest of the schedule
-    lr_scheduler: str = "linear"  # linear, cosine, constant, ...: any that the trainer supports
-    # fraction of all steps, below 1, as TRL takes 1 for one step (transformers training_args.py,
-    # warmup_steps); null: the trainer's default
-    warmup_ratio: float | None = BELOW_ONE.of(None)
-    weight_decay: float | None = NOT_NEGATIVE.of(None)  # null: the trainer's default
-    epochs: int = COUNT.of(1)  # number of passes over the data
-    # optimizer steps; ends the run before `epochs` are complete
-    max_steps: int | None = COUNT.of(None)
-    max_seq_length: int = LENGTH.of(MISSING)  # tokens
-    max_grad_norm: float | None = NOT_NEGATIVE.of(1.0)  # null: no clipping
-    seed: int = SEED.of(42)  # of the data's order and of random draws
-    precision: Precision = Precision.auto  # auto: bf16 where the trainer supports it
-    chat_template: str | None = None  # null: the tokenizer's own
-    # flatten: the same samples, unpadded; bins: rows filled to a token budget
-    packing: Packing = Packing.none
-    balanced: bool = False  # distribute the samples of a global batch over the ranks by length
-    loss_averaging: LossAveraging | None = None  # null: the trainer's default
-    liger: bool = False  # use Liger's fused kernels
-    attention: str = "auto"  # sdpa, eager, flash_2, ...; auto: the trainer's choice
-    # recompute activations in the backward pass to save memory
-    gradient_checkpointing: bool = False
-    # optimizer steps between checkpoints; null: none before the end
-    checkpoint_steps: int | None = COUNT.of(None)
-    # steps between evaluations on data.validation; null: at the end only
-    eval_steps: int | None = COUNT.of(None)
-    # stop after so many evaluations without a lower loss; the best is kept
-    early_stop: int | None = COUNT.of(None)
-    # steps between answers to three fixed prompts, recorded; null: none
-    sample_every: int | None = COUNT.of(None)
-    beta: float | None = POSITIVE.of(None)  # of DPO
-    # DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default
-    loss: str | None = None
-    # of RLVR, as all below: prompts in one optimizer step
-    prompts_per_step: int | None = COUNT.of(None)
-    # completions sampled for each prompt, which are compared
-    samples_per_prompt: int | None = GROUP.of(None)
-    response_length: int | None = COUNT.of(None)  # tokens of a completion, at most
-    temperature: float | None = POSITIVE.of(None)  # of sampling
-    # weight of the KL divergence from the starting model; 0: none
-    kl_beta: float | None = NOT_NEGATIVE.of(None)
-    clip: float | None = POSITIVE.of(None)  # of the probability ratio, at 1 - clip and 1 + clip
-    generation: str | None = None  # how completions are sampled; null: transformers
-    # of a completion that does not end; null: the verifiers score it
-    truncated_reward: float | None = REWARD.of(None)
-    # rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them (docs/rlvr.md)
-    verifier: Any = None
-    lora: LoraConfig = field(default_factory=LoraConfig)
-
-
-# what `launch` itself turns into the batch and the launcher's arguments
-OWN_RECIPE_KEYS = ("global_batch_size", "per_device_batch_size", "precision")
-# all others: a trainer's YAML maps each to its flags, those of an adapter only if it trains
-# adapters
-RECIPE_KEYS = (
-    *(key.name for key in fields(RecipeConfig) if key.name not in (*OWN_RECIPE_KEYS, "lora")),
-    *(f"lora.{key.name}" for key in fields(LoraConfig)),
-)
-# keys of RLVR alone: other trainers need not map them
-RLVR_KEYS = (
-    "prompts_per_step",
-    "samples_per_prompt",
-    "response_length",
-    "temperature",
-    "kl_beta",
-    "clip",
-    "generation",
-    "truncated_reward",
-    "verifier",
-)
 
 
 @dataclass
@@ -311,7 +171,7 @@ class DataConfig:
 @dataclass
 class TrainerConfig:
     """How `launch` drives one upstream script. configs/tulu/trainer/finetune.yaml and trl_sft.yaml
-    show the fields.
+    show the fields. What the recipe's keys are for it is in launch/config/recipe_keys.py.
     """
 
     name: str = MISSING
@@ -343,11 +203,8 @@ class TrainerConfig:
     writes_to_cwd: bool = False  # it makes folders in the current folder
     # launch/worker/patches: those that fit it, as they are applied
     patches: list[str] = field(default_factory=list)
-    recipe: dict[str, Any] = field(default_factory=dict)  # recipe key: its flag, or {value: flags}
-    # recipe key: the reason why a value is not in its map
+    # `validation` or `preview`: the reason why it has none
     unsupported_because: dict[str, str] = field(default_factory=dict)
-    # recipe key: the value that replaces one of a shipped stage that the trainer lacks
-    fallback_values: dict[str, Any] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag
     flags: dict[str, Any] = field(default_factory=dict)  # of every run
     cpu_flags: dict[str, Any] = field(default_factory=dict)  # the same on CPUs

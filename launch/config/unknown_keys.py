@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from launch.config.nodes import hints, node_class
-from launch.config.other_tools import explain_like, explain_name, trainer_flag
 from launch.config.schema import RootConfig
 from launch.errors import nearest
 from launch.worker.finding import Finding, Fix, Way
@@ -46,6 +45,9 @@ def suggest_key(
 
     `given` is the whole key where the unknown name is only its beginning.
     """
+    # only an answer to a mistake needs the names of other tools
+    from launch.config.other_tools import explain_like, explain_name, trainer_flag
+
     prefix = f"{parent}." if parent else ""
     whole = given or prefix + name
     explained = explain_name(whole, value) or explain_like(whole, value)

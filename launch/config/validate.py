@@ -17,8 +17,8 @@ from launch.config.line import override_key
 from launch.config.nodes import node_class, walk_values
 from launch.config.origins import Origins
 from launch.config.ranges import find_keys_out_of_range
-from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RootConfig
-from launch.errors import did_you_mean, path_problem
+from launch.config.schema import RootConfig
+from launch.errors import path_problem
 from launch.redact import process_redactor
 from launch.worker.finding import Finding, Fix
 
@@ -36,7 +36,6 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
         *_name_problems(config, origins),
         *_empty_problems(config, origins),
         *_path_problems(config, origins),
-        *_recipe_map_problems(config.trainer.recipe, origins),
         *_secret_problems(plain, origins),
         *find_keys_out_of_range(config, lambda key: _where(key, origins)),
         *find_unknown_ids(config.allow, origins),
@@ -182,32 +181,6 @@ def _secret_problem(key: str, where: str) -> Finding:
     elif "token" in name:
         cure = "remove it, and export HF_TOKEN instead"
     return Finding.error("secret_on_line", message, where, cure)
-
-
-def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterator[Finding]:
-    """Check the map from recipe keys to flags, which a trainer's file or an override of
-    `trainer.recipe` sets.
-    """
-    for key, mapping in recipe.items():
-        where = origins.of(f"trainer.recipe.{key}").where
-        if key not in RECIPE_KEYS:
-            what = "launch itself uses" if key in OWN_RECIPE_KEYS else "the recipe lacks"
-            message = f"trainer.recipe.{key} maps a key that {what}"
-            yield Finding.error("unknown_key", message, where, did_you_mean(key, RECIPE_KEYS))
-        elif not _is_recipe_mapping(mapping):
-            expected = "must be a flag, or a map from values to flags"
-            message = f"trainer.recipe.{key} {expected}, got {mapping!r}"
-            cure = "configs/tulu/trainer/finetune.yaml shows both"
-            yield Finding.error("bad_value", message, where, cure)
-
-
-def _is_recipe_mapping(mapping: object) -> bool:
-    """Return whether a recipe key is mapped to a flag, or to a map from values to flags."""
-    if isinstance(mapping, str):
-        return True
-    if not isinstance(mapping, Mapping):
-        return False
-    return all(isinstance(flags, Mapping) for flags in mapping.values())
 
 
 def _where(key: str, origins: Origins) -> str | None:

@@ -14,7 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import AdapterStart, Family, Kind
+from launch.config.recipe_keys import AdapterStart
+from launch.config.schema import Family, Kind
 from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop

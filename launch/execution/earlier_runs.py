@@ -57,6 +57,8 @@ _NOT_TRAINED = frozenset(
         "model.trained_by",
         "trainer.unsupported_because",
         # sections of a trainer's file that runs of earlier versions have recorded
+        "trainer.recipe",
+        "trainer.fallback_values",
         "trainer.refused",
         "trainer.ignored_flags",
         "trainer.refused_values",

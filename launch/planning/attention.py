@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launch.config.origins import Origin, Provenance
-from launch.config.schema import Device, Family, Kind, Launcher, Packing, Precision, RootConfig
+from launch.config.recipe_keys import Packing, Precision
+from launch.config.schema import Device, Family, Kind, Launcher, RootConfig
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, sequence_limit
 from launch.planning.machine import Machine

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from launch.config.schema import Family, Packing, RecipeConfig
+from launch.config.recipe_keys import Packing, RecipeConfig
+from launch.config.schema import Family
 from launch.planning.lengths import Histogram, Lengths, draw_batches
 from launch.planning.parallel import Batch
 

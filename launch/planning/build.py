@@ -51,7 +51,7 @@ from launch.planning.machine import Machine, this_machine
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
 from launch.planning.plan import Plan
 from launch.planning.plan_warnings import find_warnings
-from launch.planning.recipe import find_unsupported_values, replace_recipe_values
+from launch.planning.recipe import find_fallbacks, replace_recipe_values
 from launch.planning.rlvr import check_generation, check_rlvr, uses_vllm
 from launch.planning.rule_facts import PlanFacts, check_settings
 from launch.planning.saved_model import check_model_folder
@@ -300,16 +300,16 @@ def _build(
 
 
 def _use_fallback_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:
-    """Replace values of a shipped stage that the trainer lacks by those that its file gives.
+    """Replace values of a shipped stage that the trainer lacks.
 
     Returns the configuration, and the replaced values by key.
     """
     config = composed.config
     recipe = composed.plain["recipe"]
-    replaced = find_unsupported_values(config.trainer, recipe, composed.origins)
-    if not replaced:
+    fallbacks = find_fallbacks(config.trainer, recipe, composed.origins)
+    if not fallbacks:
         return composed, {}
-    fallbacks = {key: config.trainer.fallback_values[key] for key in replaced}
+    replaced = {key: recipe[key] for key in fallbacks}
     config = replace(config, recipe=replace_recipe_values(config.recipe, fallbacks))
     plain = {**composed.plain, "recipe": {**recipe, **fallbacks}}
     return replace(composed, config=config, plain=plain), replaced

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.config.origins import Origins
+from launch.config.recipe_keys import KEYS, mapping_of, recipe_flags_of
 from launch.config.schema import TrainerConfig
 from launch.errors import UserError, did_you_mean, refusal
 from launch.planning.flags import Flag, values_of
@@ -69,8 +70,12 @@ def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Find
 
 
 def named_flags(trainer: TrainerConfig) -> dict[str, str]:
-    """Return every flag that a trainer's YAML names, with the first key that names it."""
+    """Return every flag that the table of recipe keys or a trainer's YAML names, with the first key
+    that names it: `recipe.epochs`, or `trainer.flags`.
+    """
     named: dict[str, str] = {}
+    for flag, recipe_key, _ in recipe_flags_of(trainer):
+        named.setdefault(flag, f"{_RECIPE}{recipe_key}")
     for flag, path, _ in flags_named_in(vars(trainer)):
         named.setdefault(flag, f"trainer.{'.'.join(path[:2])}")
     return named
@@ -78,7 +83,8 @@ def named_flags(trainer: TrainerConfig) -> dict[str, str]:
 
 def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins) -> Finding:
     message = f"{trainer.name} no longer has --{flag}, which {key} names"
-    where = origins.of(key).where or key
+    of_table = KEYS.get(key.removeprefix(_RECIPE))
+    where = of_table.place if of_table else origins.of(key).where or key
     cure = "upstream changed: correct this line"
     return Finding.error("stale_allowlist", message, where, cure)
 
@@ -139,6 +145,7 @@ def _contradictions(schema: Schema, flags: Mapping[str, Flag]) -> list[Finding]:
 
 Registries = Mapping[str, Sequence[str]]
 _SCHEDULER = "lr_scheduler_type"
+_RECIPE = "recipe."
 # The registry of the hub ids that OLMo-core's trainers have a preset for
 # (olmo_core_utils.py:367-385).
 PRESETS = "olmo_presets"
@@ -178,10 +185,10 @@ def _unknown_names(
 
 
 def _schedulers(trainer: TrainerConfig) -> Sequence[str]:
-    """Return the schedules that a trainer knows: those that its recipe lists, else
+    """Return the schedules that a trainer knows: those that the table of keys lists, else
     finetune.py's.
     """
-    mapping = trainer.recipe.get("lr_scheduler")
+    mapping = mapping_of(trainer, "lr_scheduler")
     if isinstance(mapping, Mapping):  # olmo_core_utils.py, build_scheduler
         return [str(flags[_SCHEDULER]) for flags in mapping.values() if _SCHEDULER in flags]
     return locked_schema("finetune").fields[_SCHEDULER].choices or ()

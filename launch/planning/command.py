@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch import resources
-from launch.config.schema import (
-    Device,
-    Family,
-    Launcher,
-    LossAveraging,
-    Precision,
-    RootConfig,
-    TrainerConfig,
-)
+from launch.config.recipe_keys import LossAveraging, Precision
+from launch.config.schema import Device, Family, Launcher, RootConfig, TrainerConfig
 from launch.planning.checks import render_argv
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, values_of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from launch.config.origins import Origins
 from launch.config.ranges import HELD_OUT_FRACTION, is_number
-from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
+from launch.config.recipe_keys import Packing, mapping_of
+from launch.config.schema import BadRows, Family, Kind, Launcher, RootConfig
 from launch.errors import UserError, refusal
 from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs
@@ -179,7 +180,7 @@ def few_steps_warnings(
 
     `counted` is the number of steps of all epochs, if it is known.
     """
-    name = config.trainer.recipe.get("max_steps")
+    name = mapping_of(config.trainer, "max_steps")
     flag = flags.get(name) if isinstance(name, str) else None
     steps = flag.value if flag else config.recipe.max_steps
     where = flag.provenance.where if flag else origins.of("recipe.max_steps").where

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.config.schema import (
+from launch.config.recipe_keys import (
+    KEYS,
     AdapterStart,
-    Family,
-    Kind,
-    Launcher,
     Packing,
     Quantization,
-    RootConfig,
-    TrainerConfig,
+    mapping_of,
+    mappings_of,
 )
+from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
 from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Parallel
@@ -58,17 +57,18 @@ _ORDER_FLAGS = (
     "train_sampling_strategy",
 )
 _MEASURED_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
-# The key of the evidence by the key of the recipe, where they differ.
-_NAMES_OF_EVIDENCE = {
-    "max_grad_norm": "clip",
-    "clip": "clip_range",
-    "lora.rank": "lora",
-    "lora.alpha": "lora_alpha",
-    "lora.dropout": "lora_dropout",
-    "lora.targets": "lora_targets",
-    "lora.start": "lora_start",
-    "lora.quantize": "base_dtype",
-}
+# The evidence whose requested value is computed here, or by the worker. That of any other key is the
+# key's own value.
+_COMPUTED = frozenset(
+    (
+        *("dtype", "packing", "gradient_checkpointing", "clip", "global_batch", "liger"),
+        *("balanced", "loss_averaging", "attention", "chat_template"),
+        *("learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "epochs", "max_steps"),
+        *("beta", "temperature", "kl_beta", "clip_range", "response_length", "loss"),
+        *("lora", "lora_alpha", "lora_dropout", "lora_targets", "lora_start", "base_dtype"),
+        *("samples_per_prompt", "rewards", "seed", "max_seq_length"),
+    )
+)
 
 
 def build_expectations(
@@ -102,9 +102,10 @@ def requested_settings(
         requested["mixture"] = shares
     if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
         requested.pop("base_dtype", None)
-    for key, entry in config.trainer.recipe.items():
-        if flags_of_key(entry) & config.flags.keys():
-            requested.pop(_NAMES_OF_EVIDENCE.get(key, key), None)
+    for key, mapping in mappings_of(config.trainer).items():
+        proof = KEYS[key].proof
+        if proof is not None and flags_of_key(mapping) & config.flags.keys():
+            requested.pop(proof.evidence, None)
     if "packing" not in requested:  # it is unknown how many samples a row holds
         requested.pop("global_batch", None)
     if _has_other_schedule(config, requested):
@@ -112,7 +113,7 @@ def requested_settings(
             requested.pop(key, None)
     if not config.flags.keys().isdisjoint((*_ORDER_FLAGS, *_SPLIT_SAMPLES)):
         requested.pop("seed", None)
-    max_steps = config.trainer.recipe.get("max_steps")
+    max_steps = mapping_of(config.trainer, "max_steps")
     if flags_of_key(max_steps) & config.flags.keys():
         requested.pop("epochs", None)
     return requested
@@ -163,7 +164,7 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
     requested.update(_optimizer_settings(config))
     requested.update(_objective_settings(config))
     requested["seed"] = str(recipe.seed)
-    if flags_of_key(config.trainer.recipe.get("max_seq_length")):  # RLVR limits prompts before
+    if flags_of_key(mapping_of(config.trainer, "max_seq_length")):  # RLVR limits prompts before
         requested["max_seq_length"] = str(recipe.max_seq_length)
     if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
         unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
@@ -191,12 +192,34 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
         if recipe.lora.quantize != Quantization.none:
             requested["base_dtype"] = recipe.lora.quantize.value
         requested["first_update"] = "adapter"
+    requested.update(_plain_settings(config))
     return requested
 
 
 def _adapted_layers(targets: Any) -> str:
     """Return `all-linear`, or the names of the layers in order."""
     return ",".join(sorted(targets)) if isinstance(targets, list) else str(targets)
+
+
+def _plain_settings(config: RootConfig) -> dict[str, str]:
+    """Return the settings whose evidence is compared with the value of the recipe key itself.
+
+    A key that has its default is not checked.
+    """
+    requested = {}
+    for key, row in KEYS.items():
+        proof = row.proof
+        if proof is None or proof.evidence in _COMPUTED or row.unproven(config.trainer) is not None:
+            continue
+        section, _, name = key.rpartition(".")
+        value = getattr(config.recipe.lora if section else config.recipe, name)
+        if value != row.default:
+            requested[proof.evidence] = repr(value) if isinstance(value, float) else _as_text(value)
+    return requested
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _optimizer_settings(config: RootConfig) -> dict[str, str]:
@@ -232,10 +255,10 @@ def _objective_settings(config: RootConfig) -> dict[str, str]:
     requested = {name: repr(float(value)) for name, value in numbers.items() if value is not None}
     if recipe.response_length is not None:
         requested["response_length"] = str(recipe.response_length)
-    mapping = config.trainer.recipe.get("loss")
+    mapping = mapping_of(config.trainer, "loss")
     if recipe.loss is not None and mapping:
         # the trainer's own name of the loss
-        (name,) = map_recipe_key("loss", recipe.loss, mapping, {}, config.trainer.name).values()
+        (name,) = map_recipe_key("loss", recipe.loss, mapping, None, config.trainer.name).values()
         requested["loss"] = ",".join(name) if isinstance(name, list) else str(name)
     return requested
 
@@ -245,7 +268,7 @@ def _default_of(trainer: TrainerConfig, key: str) -> float | None:
 
     A trainer without warm-up has no flag for it, and 0 steps of it.
     """
-    entry = trainer.recipe.get(key)
+    entry = mapping_of(trainer, key)
     if not isinstance(entry, str):
         return 0.0 if key == "warmup_ratio" else None
     try:

@@ -9,13 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from launch.config.origins import Origin, Origins
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, Precision, mapping_of
 from launch.config.schema import (
-    RECIPE_KEYS,
-    RLVR_KEYS,
     Device,
     Family,
-    Kind,
-    Precision,
     RootConfig,
     TrainerConfig,
 )
@@ -26,7 +23,7 @@ from launch.planning.inputs import Inputs
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.mixture import build_data_flags
 from launch.planning.parallel import Batch, Parallel
-from launch.planning.recipe import map_recipe_key, mapping_of
+from launch.planning.recipe import map_recipe_key
 from launch.planning.rlvr import ray_flags
 from launch.planning.rule_facts import PlanFacts, find_by_rules
 from launch.planning.user_flags import find_out_of_range, read_user_flags
@@ -144,10 +141,8 @@ def _recipe_flags(
     """
     flags: dict[str, Flag] = {}
     problems: list[Finding] = []
-    for key in RECIPE_KEYS:
+    for key in MAPPED_KEYS:
         mapping = mapping_of(trainer, key)
-        if mapping is None and key in RLVR_KEYS and trainer.kind != Kind.rlvr:
-            mapping = {}  # no value of the key but null is supported
         if mapping is None:
             if lora is not None or not key.startswith("lora."):
                 problems.append(_unmapped_key(trainer, key))
@@ -156,7 +151,8 @@ def _recipe_flags(
             value = recipe_value(recipe, key, lora)
             if key == "chat_template" and template is not None:
                 value = _template_value(trainer, template)
-            values = map_recipe_key(key, value, mapping, trainer.unsupported_because, trainer.name)
+            reason = KEYS[key].reason(trainer)
+            values = map_recipe_key(key, value, mapping, reason, trainer.name)
         except UserError as error:
             problems += error.problems
             continue
@@ -167,12 +163,9 @@ def _recipe_flags(
 
 
 def _unmapped_key(trainer: TrainerConfig, key: str) -> Finding:
-    message = f"{trainer.name} does not map recipe.{key}"
-    cure = (
-        "map it to its flag, or give the reason why it has none in "
-        f"trainer.unsupported_because.{key}"
-    )
-    return Finding.error("unmapped_recipe", message, f"trainer.recipe.{key}", cure)
+    message = f"the table of recipe keys has no {trainer.name} for recipe.{key}"
+    cure = "map it to its flag there, or give the reason why the trainer has none"
+    return Finding.error("unmapped_recipe", message, KEYS[key].place, cure)
 
 
 def _template_value(trainer: TrainerConfig, template: ChatTemplate) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.origins import Origins
-from launch.config.schema import AdapterStart, Family, Quantization, RootConfig
+from launch.config.recipe_keys import KEYS, AdapterStart, Quantization, mapping_of
+from launch.config.schema import Family, RootConfig
 from launch.errors import UserError, did_you_mean, refusal
 from launch.planning.adapter import Adapter
 from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
@@ -100,8 +101,9 @@ def resolve_lora(
         _refuse_keys_without_rank(origins)
         return None
     # a trainer without adapters is refused before anything else is checked
-    if not trainer.recipe.get(f"{_PREFIX}rank"):
-        map_recipe_key(f"{_PREFIX}rank", keys.rank, {}, trainer.unsupported_because, trainer.name)
+    rank = f"{_PREFIX}rank"
+    if not mapping_of(trainer, rank):
+        map_recipe_key(rank, keys.rank, {}, KEYS[rank].reason(trainer), trainer.name)
     lora = Lora(
         rank=keys.rank,
         alpha=2 * keys.rank if keys.alpha is None else keys.alpha,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.config.origins import Origins
-from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, RootConfig
+from launch.config.recipe_keys import LossAveraging, Packing
+from launch.config.schema import Family, Kind, Launcher, RootConfig
 from launch.planning.parallel import Batch
 from launch.worker.finding import Finding, Fix
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from launch.config.schema import Packing
+from launch.config.recipe_keys import Packing
 from launch.planning.lengths import Lengths
 from launch.planning.parallel import Batch
 from launch.worker.finding import Finding, Fix

@@ -12,16 +12,8 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.origins import Origin, Origins
-from launch.config.schema import (
-    Buckets,
-    Device,
-    Family,
-    Launcher,
-    Mode,
-    Precision,
-    RootConfig,
-    TrainerConfig,
-)
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Buckets, Device, Family, Launcher, Mode, RootConfig, TrainerConfig
 from launch.errors import refusal
 from launch.worker.finding import Finding, Fix
 

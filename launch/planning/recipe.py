@@ -9,35 +9,22 @@ from typing import Any
 from launch import resources
 from launch.config.line import format_value
 from launch.config.origins import Origins
-from launch.config.schema import LoraConfig, RecipeConfig, TrainerConfig
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, RecipeConfig, mapping_of
+from launch.config.schema import TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
 
 _ANY_VALUE = "*"
 _UNSET = "null"
 
 
-def mapping_of(trainer: TrainerConfig, key: str) -> Any:
-    """Return what a trainer's file maps a recipe key to; None if the file does not name the key.
-
-    If the file only gives the reason why the trainer lacks the key (`unsupported_because`), the
-    schema's default is mapped to no flags, and no other value is mapped.
-    """
-    if key in trainer.recipe or key not in trainer.unsupported_because:
-        return trainer.recipe.get(key)
-    section, _, name = key.rpartition(".")
-    schema = LoraConfig if section == "lora" else RecipeConfig
-    default = getattr(schema, name)
-    return {_as_text(default): {}}
-
-
 def map_recipe_key(
-    key: str, value: Any, mapping: Any, reasons: Mapping[str, str], trainer: str
+    key: str, value: Any, mapping: Any, reason: str | None, trainer: str
 ) -> dict[str, Any]:
     """Return the flags that a recipe key with this value stands for.
 
-    `mapping` is the entry of the trainer's YAML: a flag's name, or a map from value to flags where
-    "*" is any other value and "{value}" the value itself. An unset key (None) gives no flag unless
-    "null" is mapped. `reasons` has the trainer's reasons for values that it lacks.
+    `mapping` is the trainer's entry in the table of keys: a flag's name, or a map from value to flags
+    where "*" is any other value and "{value}" the value itself. An unset key (None) gives no flag
+    unless "null" is mapped. `reason` says why the trainer lacks other values.
 
     Raises UserError: unsupported_recipe.
     """
@@ -56,33 +43,37 @@ def map_recipe_key(
     near = did_you_mean(text, supported, cutoff=0.8)
     if near is not None:
         raise refusal("unsupported_recipe", message, where, near)
-    if key in reasons:
-        message += f": {reasons[key]}"
+    if reason is not None:
+        message += f": {reason}"
     overrides = [f"recipe.{key}={choice}" for choice in supported[:3] or [_UNSET]]
     raise refusal("unsupported_recipe", message, where, set_any(*overrides))
 
 
-def find_unsupported_values(
+def find_fallbacks(
     trainer: TrainerConfig, recipe: Mapping[str, Any], origins: Origins
 ) -> dict[str, Any]:
-    """Return the values of a shipped stage's recipe that the trainer lacks and that its file gives
-    a replacement for (`fallback_values`), by key.
+    """Return what replaces the values of a shipped stage's recipe that the trainer lacks, by key:
+    the `fallback` of the table of keys.
 
-    `recipe` is plain data. A value that the user wrote is not among them: it is refused.
+    `recipe` is plain data. A value that the user wrote is not replaced: it is refused.
     """
-    unsupported = {}
-    for key in trainer.fallback_values:
+    fallbacks = {}
+    for key in MAPPED_KEYS:
+        try:
+            fallback = KEYS[key].fallback_value(trainer)
+        except LookupError:
+            continue
         value = recipe[key]
-        is_supported = value is None or _as_text(value) in trainer.recipe[key]
+        is_supported = value is None or _as_text(value) in (mapping_of(trainer, key) or {})
         if not is_supported and origins.is_shipped(f"recipe.{key}"):
-            unsupported[key] = value
-    return unsupported
+            fallbacks[key] = fallback
+    return fallbacks
 
 
 def replace_recipe_values(recipe: RecipeConfig, values: Mapping[str, Any]) -> RecipeConfig:
     """Return a copy of the recipe with other values of keys that have an enumeration's type.
 
-    A trainer's file has such a value as a text.
+    The table of keys has such a value as a text.
     """
     replaced = copy(recipe)
     for key, value in values.items():
@@ -110,7 +101,7 @@ def _fill(flags: Mapping[str, Any], value: Any) -> dict[str, Any]:
 def flags_of_key(entry: Any) -> frozenset[str]:
     """Return the flags that a recipe key can set.
 
-    `entry` is what the trainer's YAML maps the key to; None without one.
+    `entry` is what the key is for the trainer; None without an entry.
     """
     if isinstance(entry, str):
         return frozenset({entry})

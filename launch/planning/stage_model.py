@@ -6,7 +6,8 @@ from pathlib import Path
 
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
-from launch.config.schema import AdapterStart, RootConfig
+from launch.config.recipe_keys import AdapterStart, mapping_of
+from launch.config.schema import RootConfig
 from launch.demo import DEMO_KEY
 from launch.errors import UserError, refusal
 from launch.planning.adapter import MERGED, Adapter, check_adapter, read_adapter
@@ -76,7 +77,7 @@ def continues_adapter(config: RootConfig) -> bool:
     lora = config.recipe.lora
     if lora.rank is None or lora.start == AdapterStart.merged:
         return False
-    supported = config.trainer.recipe.get("lora.start") or {}
+    supported = mapping_of(config.trainer, "lora.start") or {}
     return lora.start.value in supported
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from launch.config.line import format_value
 from launch.config.origins import Origin, Origins, Provenance
 from launch.config.ranges import check_flag_range
+from launch.config.recipe_keys import mappings_of
 from launch.config.schema import RootConfig
 from launch.planning.flags import Flag
 from launch.planning.recipe import flags_of_key
@@ -42,7 +43,8 @@ def read_user_flags(
     trainer = config.trainer
     computed = {flag: key for key, flag in trainer.launch.items()}
     recipe_keys = {}
-    for key, entry in trainer.recipe.items():
+    mappings = mappings_of(trainer)
+    for key, entry in mappings.items():
         for name in flags_of_key(entry):
             recipe_keys[name] = key
 
@@ -58,7 +60,7 @@ def read_user_flags(
             continue
         if name in recipe_keys and name not in refused:
             key = recipe_keys[name]
-            entry = trainer.recipe[key]
+            entry = mappings[key]
             requested = origins.of(f"recipe.{key}")
             if _undoes_request(name, value, flags.get(name), entry, requested):
                 text = format_value(value_at(plain, f"recipe.{key}"))
@@ -96,7 +98,7 @@ def _undoes_request(
     """Return whether a flag contradicts a recipe key that the user has set, on the line or in a
     file of their own.
 
-    `entry` is what the trainer's file maps the key to, `requested` where the key is set. A number
+    `entry` is what the key is for the trainer, `requested` where the key is set. A number
     that a mapping only sets beside the key's value (save_total_limit) is a default, and contradicts
     nothing.
     """
@@ -127,7 +129,7 @@ def find_out_of_range(
     """
     trainer = config.trainer
     recipe_keys = {}
-    for key, mapping in trainer.recipe.items():
+    for key, mapping in mappings_of(trainer).items():
         for name in _flags_with_value(mapping):
             recipe_keys[name] = key
     problems = []

@@ -12,7 +12,8 @@ from typing import Any
 
 from launch.check.machine.rule import Host
 from launch.check.machine.trainer import run_environment
-from launch.config.schema import Device, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device
 from launch.external import run_command
 from launch.planning.estimate.cards import Card, card_named
 from launch.planning.plan import Plan

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from launch.config.schema import Device, Kind, Packing
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Device, Kind
 from launch.execution.record.events import PHASES
 from launch.execution.record.outcome import Outcome, folder_status
 from launch.execution.record.run import Run

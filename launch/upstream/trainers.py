@@ -76,7 +76,7 @@ def trainer_files() -> dict[str, dict[str, Any]]:
 
 
 # the sections of a trainer's YAML that set flags, and how many levels of keys are above these
-_LEVELS = {"recipe": 2, "launch": 2, "tracking": 1, "lora_flags": 1}
+_LEVELS = {"launch": 2, "tracking": 1, "lora_flags": 1}
 _LEVELS |= dict.fromkeys(("push", "flags", "cpu_flags", "validation_flags"), 0)
 
 
@@ -93,7 +93,7 @@ def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
 def _flags_below(
     node: Any, path: tuple[str, ...], levels: int
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    if isinstance(node, str):  # `epochs: num_train_epochs`
+    if isinstance(node, str):  # `output: output_dir`
         yield node, path, None
     elif isinstance(node, Mapping):
         for key, value in node.items():

@@ -77,7 +77,7 @@ KEYS = (
         "flags.learning_rate",
         "flags.seed",
         "flags.tokenizer_name_or_path",
-        "trainer.recipe.seed",
+        "trainer.launch.model",
         "trainer.flags.x",
     ),
     *(

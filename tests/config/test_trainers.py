@@ -1,5 +1,5 @@
 """What a trainer's file has to hold: a trainer that is half added is told everything that it
-lacks.
+lacks. What the table of recipe keys lacks of one: test_recipe_keys.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from launch import resources
-from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Family, Kind, Launcher, TrainerConfig
-from launch.planning.recipe import flags_of_key
+from launch.config.recipe_keys import mapping_of
+from launch.config.schema import Family, Kind, Launcher, TrainerConfig
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
@@ -56,7 +56,7 @@ def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
-    patches, recipe = content.get("patches", []), content.get("recipe", {})
+    patches = content.get("patches", [])
     yield from (f"there is no patch {patch}" for patch in patches if patch not in PATCHES)
     if sum(patch in EVIDENCE_PATCHES for patch in patches) != 1:
         yield f"patches has one that proves the settings: {' or '.join(EVIDENCE_PATCHES)}"
@@ -71,54 +71,24 @@ def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
             )
         if content.get("resumable") and "exact_resume" not in patches:
             yield "resumable needs exact_resume"
+    trainer = TrainerConfig(**{key: content[key] for key in ("name", "kind", "family", "launcher")})
     for key, value, patch in (
         ("balanced", "true", "balanced_batches"),
         ("loss_averaging", "tokens", "token_weighting"),
     ):
-        offered = value in (recipe.get(key) or {}) and content.get("family") == Family.open_instruct
-        if offered and patch not in patches:
+        offered = value in (mapping_of(trainer, key) or {})
+        if trainer.family == Family.open_instruct and offered and patch not in patches:
             yield f"recipe.{key}={value} needs the patch {patch}"
 
 
 def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]:
-    launch, recipe = content.get("launch", {}), content.get("recipe", {})
+    launch = content.get("launch", {})
     needed = REQUIRED | DATA[Family(content["family"])]
     needed -= {"accumulation"} if content.get("launcher") == Launcher.ray else set()
     yield from (f"launch.{key} is missing: name its flag" for key in sorted(needed - launch.keys()))
     yield from (
         f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags
     )
-    named = {*recipe, *content.get("unsupported_because", {})}
-    others = RLVR_KEYS if content.get("kind") != Kind.rlvr else ()
-    for key in sorted(
-        key
-        for key in set(RECIPE_KEYS) - set(others)
-        if key not in named and not key.startswith("lora.")
-    ):
-        yield (
-            f"recipe.{key} is missing: map it to its flag or values, or give the reason under "
-            "unsupported_because"
-        )
-    if "lora.rank" not in recipe:
-        yield (
-            "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under "
-            "unsupported_because"
-        )
-    if recipe.get("lora.rank"):
-        yield from (
-            f"recipe.{key} is missing"
-            for key in RECIPE_KEYS
-            if key.startswith("lora.") and key not in recipe
-        )
-    yield from (f"there is no key recipe.{key}" for key in sorted(recipe.keys() - set(RECIPE_KEYS)))
-    for key, mapping in recipe.items():
-        yield from (
-            f"recipe.{key}: it has no flag {flag}"
-            for flag in flags_of_key(mapping)
-            if flag not in flags
-        )
-        if mapping == {} and key not in content.get("unsupported_because", {}):
-            yield f"unsupported_because.{key} is missing: the reason why recipe.{key} has no value"
 
 
 def _lacking_of_family(name: str, content: Mapping[str, Any], flags: set[str]) -> Iterator[str]:
@@ -158,13 +128,10 @@ def test_a_half_added_trainer_is_told_everything() -> None:
     assert list(lacking("kto", {**whole, "name": "kto"})) == [
         "launch/upstream/trainers.py does not map kto to its entry open_instruct/finetune.py"
     ]
-    recipe = {**whole["recipe"], "seed": "sed", "beeta": "b", "balanced": {"true": {}}, "liger": {}}
-    del recipe["epochs"], recipe["lora.rank"]
     half = {
         **whole,
         "kind": "sft",
         "patches": ["evidenc"],
-        "recipe": recipe,
         "colour": 1,
     }
     half["launch"] = {"model": "model_name", "mixer": "dataset_mixer_list"}
@@ -183,12 +150,6 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         "launch.output is missing: name its flag",
         "launch.per_device is missing: name its flag",
         "launch.model: it has no flag model_name",
-        "recipe.epochs is missing: map it to its flag or values, or give the reason under unsupported_because",
-        "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under unsupported_because",
-        "there is no key recipe.beeta",
-        "recipe.seed: it has no flag sed",
-        "unsupported_because.liger is missing: the reason why recipe.liger has no value",
-        "recipe.beeta: it has no flag b",
     ]
 
 

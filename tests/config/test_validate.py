@@ -29,9 +29,6 @@ MISTAKES = {  # an override, and the outline of its message (tests/messages.py)
     "++guards.stall.trainig=5": "unknown_key, guards.stall.trainig, guards.stall.training=5",
     "+cluster.partitions=x": "unknown_key, cluster.partition=x, cluster.partitions",
     "+zzz=1": "unknown_key, flags.zzz=1, zzz",
-    "+trainer.recipe.lerning_rate=x": "unknown_key at override trainer.recipe.lerning_rate, "
-    "learning_rate",
-    "trainer.recipe.seed=5": "bad_value at override trainer.recipe.seed, 5, finetune.yaml",
     "++data.mix=${recipe}": "bad_value at override data.mix",
     "allow=[divergense]": "unknown_id at override allow, allow=[divergense], divergence",
     "allow=[batch_not_divisible]": "unknown_id at override allow, allow=[batch_not_divisible]",

@@ -152,6 +152,7 @@ def test_nothing_is_missing_and_the_tests_of_the_page_pass(tree: Tree) -> None:
     tree.pytest(
         "tests/test_registers.py",
         "tests/config/test_trainers.py",
+        "tests/config/test_recipe_keys.py",
         "tests/execution/guards/test_guards.py",
         *TESTS,
     )

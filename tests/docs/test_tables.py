@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import launch.errors
+from launch.config.recipe_keys import mapping_of
+from launch.config.schema import TrainerConfig
 from launch.execution.record.events import Event, Metrics
 from launch.upstream.trainers import trainer_files
 from tests.paths import ROOT
@@ -99,7 +101,9 @@ def trainers_table() -> list[str]:
     )
     rows = []
     for name, trainer in trainer_files().items():
-        packing = [kind for kind in trainer["recipe"].get("packing", ()) if kind != "none"]
+        names = {key: trainer[key] for key in ("name", "kind", "family", "launcher")}
+        config = TrainerConfig(**names)
+        packing = [kind for kind in mapping_of(config, "packing") or () if kind != "none"]
         is_tried = f'"trainer": "{name}"' in records or (
             trainer["kind"] == "rlvr" and "untested" not in trainer and "stage=rlvr" in records
         )
@@ -108,7 +112,7 @@ def trainers_table() -> list[str]:
                 family in trainer.get("model_presets", family)
                 for family in ("Llama", "OLMo", "Qwen3")
             ),
-            bool(trainer["recipe"].get("lora.rank")),
+            bool(mapping_of(config, "lora.rank")),
             " or ".join(packing) + (", always" if trainer.get("always_packs") else "")
             if packing
             else False,

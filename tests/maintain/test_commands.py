@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from launch.config.recipe_keys import KEYS
 from launch.errors import UserError
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin.checkout import DIR_VARIABLE, SUBMODULE
@@ -144,7 +145,7 @@ def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:
     configs = tmp_path / "configs" / "tulu"
     file = configs / "trainer" / "finetune.yaml"
     file.parent.mkdir(parents=True)
-    text = "recipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: '{value}'}}}\n"
+    text = "tracking: {x: {impl: torch, n: '{value}'}}\nlaunch: {x: y}\n"
     file.write_text(f"{text}flags:\n  impl: '{{value}}'\n")
     impl = replace(
         locked_schema("dpo").fields["attn_implementation"],
@@ -156,7 +157,7 @@ def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:
     problems = list(module.find_broken_configs([TrainerImpact("finetune", schema, ())], configs))
     place = "configs/tulu/trainer/finetune.yaml"
     assert [(problem.id, problem.where, problem.message.split("'")[1]) for problem in problems] == [
-        ("stale_allowlist", f"{place}:1", "y"),
+        ("stale_allowlist", f"{place}:2", "y"),
         ("bad_choice", f"{place}:1", "torch"),
         ("stale_allowlist", f"{place}:1", "n"),
         ("missing_required", place, "b"),
@@ -176,9 +177,12 @@ def test_a_row_of_the_table_of_rules_needs_its_flag() -> None:
     assert problem.where == "table.yaml: packing_with_sequence_parallel"
 
 
-def test_every_kind_of_break_is_reported_with_its_line(history: Path, configs: Path) -> None:
+def test_every_kind_of_break_is_reported_with_its_line(
+    history: Path, configs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = configs / "trainer" / "finetune.yaml"
-    renamed = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")
+    row = replace(KEYS["epochs"], flags={"finetune": "no_such_epochs", **KEYS["epochs"].flags})
+    monkeypatch.setitem(KEYS, "epochs", row)
     choice = edit(trainer, "\nflags:\n", "\nflags:\n  dataset_cache_mode: s3\n") + 2
     stage = configs / "stage" / "sft.yaml"
     stage.write_text(
@@ -191,7 +195,7 @@ def test_every_kind_of_break_is_reported_with_its_line(history: Path, configs: P
     reported = {(problem.id, str(problem.where).rpartition("/")[2]) for problem in result.breaks}
     length = len(stage.read_text(encoding="utf-8").splitlines())
     assert reported == {
-        ("stale_allowlist", f"finetune.yaml:{renamed}"),
+        ("stale_allowlist", row.place.rpartition("/")[2]),
         ("bad_choice", f"finetune.yaml:{choice}"),
         ("stale_allowlist", f"sft.yaml:{length}"),
         ("stale_allowlist", "mine.yaml:4"),
@@ -528,13 +532,14 @@ def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_pa
 
 @pytest.mark.slow
 def test_a_break_refuses_the_bump_until_forced(project: Path, history: Path) -> None:
-    trainer = project / "configs/tulu/trainer/finetune.yaml"
-    line = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")
+    table = project / "launch/config/recipe_keys.py"
+    edit(table, '"finetune": "clip_grad_norm"', '"finetune": "clip_norm"')
+    line = edit(table, "    max_grad_norm: float", "    max_grad_norm: float")
     commit(project, "break")
     target = git(history, "rev-parse", f"{load_lock().pin}^1").strip()
     run = maintain(project, history, "bump", target)
     assert run.returncode == 2
-    assert f"configs/tulu/trainer/finetune.yaml:{line}: finetune has no 'num_epochs'" in run.stdout
+    assert f"launch/config/recipe_keys.py:{line}: finetune has no 'clip_norm'" in run.stdout
     assert "nothing was changed" in run.stderr
     assert git(project, "status", "--porcelain") == ""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from launch.config.compose import Composed
+from launch.config.recipe_keys import KEYS
 from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.planning.checks import named_flags
@@ -53,16 +54,14 @@ def test_every_trainer_file_fits_its_trainer(trainer: str) -> None:
     assert len(flags) == len(set(flags)) > 10
 
 
-def test_a_renamed_flag_upstream_names_the_line_of_the_trainer_file() -> None:
+def test_a_renamed_flag_upstream_names_the_row_of_the_recipe_key() -> None:
     schema = locked_schema("finetune")
     fields = {name: field for name, field in schema.fields.items() if name != "clip_grad_norm"}
     with pytest.raises(UserError) as refused:
         argv_of(composed("stage=sft"), replace(schema, fields=fields))
     (problem,) = refused.value.problems
     assert problem.id == "stale_allowlist"
-    assert problem.where is not None and problem.where.startswith(
-        "configs/tulu/trainer/finetune.yaml:"
-    )
+    assert problem.where == KEYS["max_grad_norm"].place
     assert "clip_grad_norm" in problem.message
 
 

@@ -74,14 +74,10 @@ def test_where_names_the_line_that_says_it() -> None:
         (["recipe.attention=flash_2"], ["unsupported_recipe"]),
         (["recipe.beta=0.1", "recipe.loss=simpo"], ["unsupported_recipe", "unsupported_recipe"]),
         (["trainer=trl_sft", "recipe.beta=0.1"], ["unsupported_recipe"]),
-        (
-            ["~trainer.recipe.epochs", "~trainer.recipe.seed"],
-            ["unmapped_recipe", "unmapped_recipe"],
-        ),
-        (
-            ["~trainer.recipe.beta", "~trainer.recipe.packing", "recipe.beta=1"],
-            ["unsupported_recipe"],
-        ),
+        # a trainer of the user's own, which is in no row by its name: packing, balanced,
+        # loss_averaging and liger
+        (["trainer.name=mine"], ["unmapped_recipe"] * 4),
+        (["recipe.clip=0.2", "recipe.verifier=math"], ["unsupported_recipe"] * 2),
         (["recipe.precision=fp32"], ["unsupported_precision"]),
         (["recipe.packing=bins", "flags.output_dir=x"], ["unsupported_recipe", "owned_flag"]),
         (["trainer=dpo_tune_cache"], ["kind_mismatch"]),
@@ -237,9 +233,7 @@ def test_a_high_learning_rate_is_a_warning(override: str) -> None:
 )
 def test_only_a_name_that_is_near_is_suggested(loss: str, suggested: set[str]) -> None:
     with pytest.raises(UserError) as caught:
-        map_recipe_key(
-            "loss", loss, {"dpo": {}, "dpo_norm": {}}, {"loss": "wpo fails"}, "dpo_tune_cache"
-        )
+        map_recipe_key("loss", loss, {"dpo": {}, "dpo_norm": {}}, "wpo fails", "dpo_tune_cache")
     [problem] = caught.value.problems
     assert suggested <= set(values_of(str(problem.cure))) and ("wpo fails" in problem.message) == (
         loss == "wpo"

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.config.schema import Kind, Packing
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Kind
 from launch.planning.lengths import Histogram, Lengths, draw_batches, load_lengths
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from launch.config.recipe_keys import KEYS
 from launch.demo import make_model
 from launch.errors import UserError
 from launch.planning.build import build_plan
@@ -155,9 +158,9 @@ def test_ligers_dpo_loss_is_refused() -> None:
     assert problem_ids("stage=lora_dpo", *layers) == ["unsettable"]
 
 
-def test_a_trainer_of_adapters_maps_all_of_their_keys() -> None:
+def test_a_trainer_of_adapters_maps_all_of_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = composed("stage=demo_lora")
-    del stage.config.trainer.recipe["lora.dropout"]
+    monkeypatch.setitem(KEYS, "lora.dropout", replace(KEYS["lora.dropout"], flags={}))
     with pytest.raises(UserError, match=r"trl_sft.*recipe\.lora\.dropout"):
         build_plan(stage, fixed_machine())
     stage.config.recipe.lora.rank = None

@@ -10,7 +10,8 @@ import pytest
 
 from launch.api.planning import PlannedRun
 from launch.commands.plan import describe
-from launch.config.schema import Kind, Packing, RecipeConfig
+from launch.config.recipe_keys import Packing, RecipeConfig
+from launch.config.schema import Kind
 from launch.planning.batches import UNKNOWN, UNKNOWN_TRL, forecast_tokens
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.parallel import Batch

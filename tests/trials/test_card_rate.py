@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Device, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
 from launch.trials.card_rate import card_name, measure_card_rate

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.config.schema import Family, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Family
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.estimate.speed import planned_steps
 from launch.planning.model_folder import count_parameters, hub_cache, hub_snapshot

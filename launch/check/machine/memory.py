@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from launch.check.machine.disk import find_model_size
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.config.schema import Device, Family, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device, Family
 from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card

@@ -13,7 +13,8 @@ import psutil
 
 from launch import resources
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.config.schema import Family, Launcher, Quantization, Tracking
+from launch.config.recipe_keys import Quantization
+from launch.config.schema import Family, Launcher, Tracking
 from launch.host.interpreter import (
     InterpreterError,
     installed_version,

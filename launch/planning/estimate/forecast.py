@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from launch.config.schema import Device, Family, Kind, Mode, Precision, Quantization
+from launch.config.recipe_keys import Precision, Quantization
+from launch.config.schema import Device, Family, Kind, Mode
 from launch.planning.environment import has_expandable_segments
 from launch.planning.estimate.cards import CardMemory, card_memory
 from launch.planning.estimate.memory import (

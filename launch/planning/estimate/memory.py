@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launch.config.schema import Kind, Mode, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Kind, Mode
 from launch.planning.estimate.activations import (
     head_bytes,
     layer_bytes,

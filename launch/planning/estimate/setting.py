@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launch.config.schema import Kind, Mode, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Kind, Mode
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.lengths import Lengths
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from launch.config.compose import map_all
 from launch.config.line import CommandLine, format_value, override_key
-from launch.config.schema import Device, Packing, Precision
+from launch.config.recipe_keys import Packing, Precision
+from launch.config.schema import Device
 from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.display import Display

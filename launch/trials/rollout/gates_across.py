@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Collection
 from typing import Any
 
-from launch.config.schema import Device, Kind, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device, Kind
 from launch.trials.measurement import (
     Measurement,
     compute_figures,

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.config.schema import Family, Kind, Launcher, Packing, Precision
+from launch.config.recipe_keys import Packing, Precision
+from launch.config.schema import Family, Kind, Launcher
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.plan import Plan

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from launch.config.schema import Device, Packing
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Device
 from launch.errors import EXIT_DONE
 from launch.planning.estimate.cards import CardRates
 from launch.planning.estimate.forecast import ATTENTION

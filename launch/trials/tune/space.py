@@ -10,16 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from launch.config.line import format_value, override_key
-from launch.config.schema import (
-    Buckets,
-    Device,
-    Family,
-    Kind,
-    LossAveraging,
-    Mode,
-    Packing,
-    TrainerConfig,
-)
+from launch.config.recipe_keys import LossAveraging, Packing, mapping_of
+from launch.config.schema import Buckets, Device, Family, Kind, Mode, TrainerConfig
 from launch.errors import refusal
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
@@ -249,7 +241,7 @@ def _effective(plan: Plan, key: str) -> Any:
     flags = explicit_flags(plan, key)
     if not flags:
         return getattr(plan.config.recipe, key)
-    meaning = plan.config.trainer.recipe[key]
+    meaning = mapping_of(plan.config.trainer, key)
     try:
         return value_of_flags(meaning, values_of(plan.flags))
     except LookupError:
@@ -257,7 +249,7 @@ def _effective(plan: Plan, key: str) -> Any:
         message = (
             f"{given} does not correspond to a value of recipe.{key}, so it cannot be predicted"
         )
-        values = " or ".join(f"recipe.{key}={value}" for value in meaning)
+        values = " or ".join(f"recipe.{key}={value}" for value in meaning or ())
         raise refusal("unpredicted_flag", message, f"flags.{min(flags)}", f"use {values}") from None
 
 
@@ -379,7 +371,7 @@ def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> t
             "step"
         )
         return ()
-    values = trainer.recipe.get("packing", {})
+    values = mapping_of(trainer, "packing")
     if isinstance(values, Mapping) and Packing.bins.value in values:
         left_out.append("packing bins: it changes the global batch")
     return Packing.none, Packing.flatten
@@ -387,7 +379,7 @@ def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> t
 
 def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple[Any, ...]:
     """Return those of the values of a recipe key for which the trainer has flags."""
-    meaning = trainer.recipe.get(key)
+    meaning = mapping_of(trainer, key)
     if meaning is None:
         return ()
     if isinstance(meaning, str):
@@ -405,5 +397,5 @@ def held_flags(plan: Plan) -> dict[str, Any]:
 
 def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
     """Return the flags of a recipe key that the user set; they take precedence over the recipe."""
-    flag_names = flags_of_key(plan.config.trainer.recipe.get(key))
+    flag_names = flags_of_key(mapping_of(plan.config.trainer, key))
     return {name: value for name, value in plan.config.flags.items() if name in flag_names}

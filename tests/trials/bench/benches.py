@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.line import parse_line
-from launch.config.schema import Device, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan

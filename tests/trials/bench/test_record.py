@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Device, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device
 from launch.files import write_json
 from launch.trials.bench.engine import rate_cards
 from launch.trials.bench.record import BenchRun

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from launch.config.schema import Device, Family, Kind, Mode, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device, Family, Kind, Mode
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launch.config.schema import Device, Family, Kind, Precision
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device, Family, Kind
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.gate import GateCase

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Mode, Packing
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Mode
 from launch.trials.measurement import LEAST_NOISE
 from launch.trials.tune.predict import nearest_error
 from launch.trials.tune.record import TuneRecord

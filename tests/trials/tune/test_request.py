@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from launch.config.line import parse_line
-from launch.config.schema import Mode, Packing
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Mode
 from launch.trials.tune.engine import full_line, line_for_candidate, read_request
 from launch.trials.tune.space import Candidate
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from launch.config.schema import Mode, Packing
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Mode
 from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.trials.tune.space import (
