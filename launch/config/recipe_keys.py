@@ -677,8 +677,8 @@ class RecipeConfig:
                 "null": {},
                 "transformers": {},
                 "continuous": {"use_transformers_continuous_batching": True},
-                # planned and checked, and not run here
                 "vllm_colocate": {"use_vllm": True, "vllm_mode": "colocate"},
+                # planned and checked, and not run here
                 "vllm_server": {"use_vllm": True, "vllm_mode": "server"},
             }
         },
