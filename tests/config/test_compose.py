@@ -29,6 +29,7 @@ MISTAKES = {
     "stage=sft recipe.epochs@foo=1": "bad_config, recipe.epochs, recipe.epochs=VALUE",
     "stage=sft ~gpus": "bad_config",
     "stage=sft name=${name}": "bad_value",
+    "stage=sft allow=[[disk]]": "unknown_id at override allow, allow=[['disk'], disk",
     "stage=sft recipe.seed=${name}": "bad_value, recipe.seed",
     "stage=sft name=${oc.env:NO_SUCH}": "bad_value",
     "stage=sft trainer.launch.x=1": "unknown_key, launch help keys, trainer.launch, trainer.launch.x",
