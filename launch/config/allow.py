@@ -85,7 +85,7 @@ def allowable_ids() -> frozenset[str]:
 def find_unknown_ids(allow: list[str], origins: Origins) -> Iterator[Finding]:
     """Find the ids in `allow` that turn nothing into a warning."""
     where = origins.of("allow").where
-    for id in allow:
+    for id in map(str, allow):  # OmegaConf takes a list in a list of texts
         if id not in allowable_ids():
             message = f"allow=[{id}] turns nothing into a warning"
             near = did_you_mean(id, sorted(allowable_ids()))

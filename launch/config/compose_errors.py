@@ -95,9 +95,8 @@ def _find_cause(error: Exception) -> Exception:
 def _is_closed_to(override: str, cause: Exception) -> bool:
     """Return whether an override sets a key that a map of a trainer does not have."""
     key = override_key(override)
-    if not isinstance(cause, ConfigKeyError | ConfigAttributeError) or not find_hint(
-        RootConfig, key
-    ):
+    is_known = find_hint(RootConfig, key) is not None
+    if not is_known or not isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return False
     return key == cause.full_key or key.startswith(f"{cause.full_key}.")
 
@@ -272,8 +271,11 @@ def _explain_error(cause: Exception, values: Mapping[str, str], origins: Origins
 
 def _reference_problem(error: InterpolationResolutionError) -> str | None:
     """Return what is wrong with a value that refers to a key or a variable; None if that is unknown."""
+    if error.parent_node is None or error.key is None:
+        return None
     node: Any = OmegaConf.to_container(error.parent_node, resolve=False)
-    references = _REFERENCE.findall(str(node[error.key]))
+    written = node[error.key] if isinstance(node, dict | list) else node
+    references = _REFERENCE.findall(str(written))
     for reference in references:
         name = reference.removeprefix(_ENVIRONMENT)
         if name != reference and name not in os.environ:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,46 @@ def test_a_file_of_another_tool_is_answered_with_what_its_keys_are_here(
     problem = refuse({"stage/mine": text})
     assert problem.id == "no_global_header" and f"`launch plan {overrides}`" in str(problem.cure)
     assert str(problem.cure).endswith(left_out or "`")
+
+
+NESTED = {
+    "data:\n  mix:\n    - name: a\n    - nme: b\n": (8, "unknown_key", "data.mix[1].nme"),
+    "data:\n  mix: [{name: a, share: much}]\n": (6, "bad_value", "data.mix[0].share"),
+    "data:\n  mix: {name: a}\n": (6, "bad_value", "data.mix"),
+    "recipe:\n  lora: 8\n": (6, "bad_value", "recipe.lora"),
+    "recipe:\n  seed: null\n": (6, "bad_value", "recipe.seed"),
+    "gates:\n  <<: {los_gap: 1}\n": (5, "unknown_key", "gates.los_gap"),
+    "recipe.seed: 3\n": (5, "unknown_key", "recipe.seed"),
+}
+
+
+@pytest.mark.parametrize("text", NESTED)
+def test_a_mistake_inside_of_a_list_or_a_node_has_its_line(refuse: Refuse, text: str) -> None:
+    line, id, key = NESTED[text]
+    problem = refuse({"stage/mine": DEMO + text})
+    assert (problem.id, problem.where) == (id, f"stage/mine.yaml:{line}")
+    assert re.search(rf"(^|'){re.escape(key)}\b", problem.message)
+
+
+def test_all_mistakes_of_files_and_line_are_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    for name, text in {
+        "stage/mine": DEMO + "recipe:\n  seed: three\n  epocs: 2\n",
+        "model/own": "shape:\n  layers: two\n",
+    }.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / f"{name}.yaml").write_text(text)
+    with pytest.raises(UserError) as refused:
+        composed("stage=mine", "model=own", "gpus=two", "bogus=1")
+    assert {(found.id, found.where) for found in refused.value.problems} == {
+        ("bad_value", None),  # gpus
+        ("unknown_key", None),  # bogus
+        ("bad_value", f"{tmp_path}/stage/mine.yaml:6"),
+        ("unknown_key", f"{tmp_path}/stage/mine.yaml:7"),
+        ("bad_value", f"{tmp_path}/model/own.yaml:2"),
+    }
 
 
 def test_a_value_of_another_type(refuse: Refuse) -> None:
