@@ -24,6 +24,16 @@ def write_lines(file: Path, values: list[dict[str, Any]]) -> None:
     file.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
 
 
+def cut_end(run: Path) -> None:
+    """Remove what a run leaves after its last checkpoint."""
+    (run / "DONE").unlink()
+    for file in run.joinpath("model").glob("*.safetensors"):
+        file.unlink()
+    events = records(run / "events.jsonl")
+    saving = next(at for at, event in enumerate(events) if event.get("phase") == "save")
+    write_lines(run / "events.jsonl", events[:saving])
+
+
 @pytest.fixture(scope="module")
 def stopped(home: Path) -> Path:
     """A run as a launcher leaves it that is killed after the last checkpoint: no end and no model,
@@ -32,12 +42,7 @@ def stopped(home: Path) -> Path:
     done = launch_in(home, *WORDS)
     assert done.returncode == 0, done.stdout + done.stderr
     run = home / "runs" / "demo" / "last"
-    (run / "DONE").unlink()
-    for file in run.joinpath("model").glob("*.safetensors"):
-        file.unlink()
-    events = records(run / "events.jsonl")
-    saving = next(at for at, event in enumerate(events) if event.get("phase") == "save")
-    write_lines(run / "events.jsonl", events[:saving])
+    cut_end(run)
     written = [line["checkpoint"] for line in records(run / "checkpoints.jsonl")]
     assert set(written) == {"checkpoint-6", "checkpoint-12"}
     return run
@@ -148,3 +153,33 @@ def test_a_resume_without_a_step_left_that_lacks_a_proof_is_not_done(
     code, shown, run = resume(change)
     assert code == 3 and id in shown, shown
     assert not (run / "DONE").exists()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        ("finetune", ("stage=demo", "recipe.loss_averaging=tokens")),
+        ("dpo_tune_cache", ("stage=demo_dpo",)),
+        ("trl_dpo", ("stage=demo_dpo",)),
+        ("trl_sft", ("stage=demo_lora", "recipe.lora.rank=4")),
+    ],
+)
+def test_each_trainer_that_resumes_proves_its_last_checkpoint(
+    home: Path, request: pytest.FixtureRequest, trainer: str, words: tuple[str, ...]
+) -> None:
+    line = (*words, f"trainer={trainer}", "report=false", "recipe.max_steps=4", "name=ended")
+    line += ("recipe.checkpoint_steps=2",)
+    if not trainer.startswith("trl"):
+        request.getfixturevalue("open_instruct")
+    if trainer == "finetune":
+        line += ("flags.clean_checkpoints_at_end=false",)
+    done = launch_in(home, *line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [run] = home.glob(f"runs/{words[0].removeprefix('stage=')}/ended")
+    cut_end(run)
+    done = launch_in(home, *line)
+    assert done.returncode == 0 and "(attempt 2)" in done.stdout, done.stdout + done.stderr
+    judged = verdicts(run)
+    assert {verdict for verdict, _ in judged.values()} == {"proven"}
+    assert "shown by attempt 1" in judged["first_update"][1]
+    shutil.rmtree(run)
