@@ -38,7 +38,9 @@ WORKER = locate("launch/worker/entry.py")
 # Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would
 # be imported.
 WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # for `-m`, and everything that it starts
+# Of every trainer: the working folder stays off the search path for `-m` and everything that it
+# starts, and files are read and written as UTF-8 in any locale.
+PYTHON_VARIABLES = {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
 # The folders of CONFIGS and of the user's folder: each file in one is an option of the group.
 GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")

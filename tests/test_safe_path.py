@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from launch.execution.preview import preview_environment
+from launch.execution.supervise.supervisor import Execution, _reaper_order
 from launch.host.interpreter import inventory, missing_modules, package_folders, worker_command
+from launch.resources import PYTHON_VARIABLES
+from tests.conftest import planned
 from tests.paths import ROOT
 
 # imported by `python -m` itself before any of the package's own lines
@@ -170,3 +174,24 @@ def test_a_run_in_a_folder_of_traps(folder: Path, other_python: str, gpus: str) 
     )
     assert imported(folder) == [], done.stderr
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("text", ["M\u00fcnchen", "\u6a21\u578b", "\U0001f680"])
+def test_a_trainer_writes_utf8_in_an_ascii_locale(tmp_path: Path, text: str) -> None:
+    """A model card has such characters, and Python writes files in the locale's encoding."""
+    ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    file = tmp_path / "README.md"
+    program = f"from pathlib import Path; Path({str(file)!r}).write_text({text!r}); print({text!r})"
+    for variables, code in ((ascii_locale, 1), ({**ascii_locale, **PYTHON_VARIABLES}, 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=variables, capture_output=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_every_start_of_a_trainer_sets_it() -> None:
+    plan = planned("stage=sft", "trainer=trl_sft", "gpus=1")
+    order = _reaper_order(Execution(()), "id", Path("/c"))
+    for variables in (order["set"], preview_environment(plan, Path("/p"), 1, {"PYTHONUTF8": "0"})):
+        assert variables["PYTHONUTF8"] == "1" and variables["PYTHONSAFEPATH"] == "1"

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import typing
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ from launch.redact import process_redactor
 from launch.worker.finding import Finding, Fix
 
 _PATH_KEYS = ("runs", "cache", "python", "upstream.dir")
+# keys of a path or a hub id: both are letters, digits and marks
+_REFERENCE_KEYS = re.compile(
+    rf"{'|'.join(map(re.escape, _PATH_KEYS))}|model\.(?:base|sft|dpo|path)|data\.validation"
+    r"|data\.mix\[\d+\]\.name|recipe\.(?:chat_template|verifier)"
+)
 _LONGEST_NAME = 200  # bytes of a run's name; its lock and temporary files have longer names
 _RUN_NAME = re.compile(r"\w[\w.+-]*")  # a single folder, not hidden
 
@@ -91,16 +97,47 @@ def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
 
 
 def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
-    """Find paths that cannot be used: in the home of an unknown user, too long, or without
-    permission.
+    """Find paths that cannot be used: in the home of an unknown user, too long, without permission,
+    or with characters that libraries read as more than a path.
     """
     for entry in walk_values(config):
+        if isinstance(entry.value, str) and _REFERENCE_KEYS.fullmatch(entry.key):
+            path = entry.value
+            if entry.key in ("runs", "cache"):  # the working folder may have such a name too
+                path = os.path.abspath(path)  # noqa: PTH100 - a Path would collapse it
+            reason = odd_path_reason(path, entry.key)
+            if reason:
+                shown = path.encode("unicode_escape").decode("ascii")
+                where = origins.of(entry.key).where
+                yield path_problem(ValueError(reason), shown, where)
+                continue
         if entry.key not in _PATH_KEYS or entry.value is None:
             continue
         try:
             Path(entry.value).expanduser().exists()
         except (OSError, RuntimeError, ValueError) as error:
             yield path_problem(error, entry.value, origins.of(entry.key).where)
+
+
+def odd_path_reason(path: str, key: str = "") -> str | None:
+    """Return why a library would read a path as more than a path; None if none does.
+
+    Allowed are letters, digits, marks, punctuation, symbols and the space of any script. `::` chains
+    file systems and `://` begins an address (fsspec); a line break ends the name of a file in
+    datasets' patterns; PYTHONPATH is cut at each `:`.
+    """
+    for char in path:
+        if char != " " and unicodedata.category(char)[0] not in "LMNPS":
+            return f"it holds the character {char!a}"
+    separators = ["::"]
+    if not key.startswith("data."):  # an address of data is refused for itself
+        separators.append("://")
+    if key == "upstream.dir":
+        separators.append(":")
+    for separator in separators:
+        if separator in path:
+            return f"it holds {separator!r}, which separates paths"
+    return None
 
 
 def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:

@@ -360,7 +360,9 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     changes = describe_changes(started)
     folder.write_config(planned.resolved)
     folder.write_json("plan.json", planned)
-    folder.write_command(started.command, {**started.env, **resources.SAFE_PATH}, started.unset)
+    folder.write_command(
+        started.command, {**started.env, **resources.PYTHON_VARIABLES}, started.unset
+    )
     folder.write_json("patches.json", changes)
     folder.write_versions(started.command[0])
     folder.write_git(resources.ROOT, started.upstream.checkout)

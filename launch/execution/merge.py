@@ -149,7 +149,7 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
         copied=TOKENIZER_FILES,
     )
     argv = worker_command(training.python, "merging", request)
-    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUTF8": "1"}
     done = run_command(argv, env=environ)
     if done.returncode:
         message = f"merging {adapter.folder} into {adapter.base} failed: {failure_reason(done)}"

@@ -195,7 +195,7 @@ def preview_environment(
     if rows is not None:
         # upstream starts no pool of processes then (dataset_transformation.py:1952)
         added["BEAKER_ASSIGNED_CPU_COUNT"] = "1"
-    return {**kept, **plan.env, **added, **resources.SAFE_PATH}
+    return {**kept, **plan.env, **added, **resources.PYTHON_VARIABLES}
 
 
 def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: Path) -> list[str]:

@@ -339,7 +339,7 @@ class WorkerProcess:
 def open_worker(python: str, module: str, request: object) -> Iterator[WorkerProcess]:
     """Start the process of `worker_command`, and kill it at the end of the context."""
     argv = worker_command(python, module, request)
-    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUTF8": "1"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
             argv,

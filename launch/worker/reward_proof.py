@@ -179,6 +179,7 @@ def _check_verifiers(
     names = option.names_in(row.get("dataset") for row in rows)
     process = VerifierProcess(list(names), option.seconds, upstream)
     began = time.monotonic()
+    forms: list[str | None] = []
     try:
         for name in names:
             if upstream and calls_service(name):
@@ -187,9 +188,13 @@ def _check_verifiers(
             numbered = enumerate(rows, 1)
             judged = [(number, row) for number, row in numbered if option.judges(name, row)]
             step = max(1, len(judged) // ROWS)
-            _Verifier(name, process, judged[::step][:ROWS], report).prove()
+            forms.append(_Verifier(name, process, judged[::step][:ROWS], report).prove())
     finally:
         process.close()
+    judging_form = [form for form in forms if form is not None]
+    if judging_form and len(judging_form) == len(forms):
+        raise VerifierError("; ".join(judging_form))
+    report.warnings += judging_form  # another verifier compares the answers
     report.facts.append(f"{time.monotonic() - began:.1f} s")
 
 
@@ -227,8 +232,12 @@ class _Verifier:
     report: ProofReport
     _slowest: float = 0.0  # seconds of a call
 
-    def prove(self) -> None:
-        """Prove the verifier, and add what was found to the report. Raises VerifierError."""
+    def prove(self) -> str | None:
+        """Prove the verifier, and add what was found to the report.
+
+        Returns a sentence about a function of the user that gives another row's answer what it
+        gives the right one, so that it judges only an answer's form. Raises VerifierError.
+        """
         references = self._score_references()
         unearned = self._score_unearned(references)
         self._try_adversarial()
@@ -236,9 +245,10 @@ class _Verifier:
         if is_own(self.name):
             scores = [reference.score for reference in references]
             best = max(chain(scores, *unearned.values()))
+            self._refuse_zero(best, len(scores))
         failing = [reference for reference in references if reference.score < best]
         self._check_failing(failing, len(references))
-        self._check_unearned(unearned, best)
+        form = self._check_unearned(unearned, best)
         passing = len(references) - len(failing)
         passed = f"{passing} of {len(references)} reference answers pass {self.quoted}"
         if not references:
@@ -247,6 +257,7 @@ class _Verifier:
                 "column `reference`)"
             )
         self.report.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
+        return form
 
     def _score_references(self) -> list[_Reference]:
         """Score the reference answers; a row without one gets an answer that is wrong."""
@@ -268,6 +279,9 @@ class _Verifier:
         if "ifeval" not in self.quoted:
             scores["a malformed answer"] = [self._call(row, _MALFORMED, "a malformed answer")]
             scores["{} of {} wrong answers"] = self._score_wrong(references)
+        if is_own(self.name):  # its rows may all have the same answer
+            refused = self._call(row, _WRONG, "an answer that refuses to answer")
+            scores[f"the answer '{_WRONG}'"] = [refused]
         return scores
 
     def _try_adversarial(self) -> None:
@@ -278,6 +292,12 @@ class _Verifier:
             if outcome.failure:
                 lines = self.report.warnings if is_own(self.name) else self.report.facts
                 lines.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
+
+    def _refuse_zero(self, best: float, count: int) -> None:
+        """Refuse a function whose highest score of all is 0 or less: it rewards nothing."""
+        if best <= 0:
+            answers = f"{count} reference answers and every other"
+            raise VerifierError(f"{self.quoted} gives {best:g} at most, to {answers}")
 
     def _check_failing(self, failing: Sequence[_Reference], count: int) -> None:
         """Refuse a verifier that all `count` reference answers fail, and warn if some do."""
@@ -290,17 +310,22 @@ class _Verifier:
             f"{len(failing)} of {count} reference answers fail {self.quoted} ({shown})"
         )
 
-    def _check_unearned(self, unearned: Mapping[str, Sequence[float]], best: float) -> None:
+    def _check_unearned(self, unearned: Mapping[str, Sequence[float]], best: float) -> str | None:
+        """Refuse a verifier that gives the maximum to what is no answer.
+
+        Returns the sentence about a user's function that gives it only to answers of other rows.
+        """
         accepted = []
         for kind, scores in unearned.items():
             passing = sum(score >= best for score in scores)
             # two rows may well have the same answer in another form
             if passing * 2 > len(scores):
                 accepted.append(kind.format(passing, len(scores)))
-        if accepted:
-            raise VerifierError(
-                f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do"
-            )
+        sentence = f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do"
+        is_form = is_own(self.name) and all("wrong answers" in kind for kind in accepted)
+        if accepted and not is_form:
+            raise VerifierError(sentence)
+        return sentence if accepted else None
 
     @property
     def quoted(self) -> str:
@@ -308,17 +333,14 @@ class _Verifier:
         return f"`{self.name.rpartition(':')[2]}`"
 
     def _score_wrong(self, references: Sequence[_Reference]) -> list[float]:
-        """Score wrong answers: the reference answer of the next row.
-
-        A user's function may accept that one, so it gets an answer that refuses to answer.
-        """
+        """Score wrong answers: each row is given the next reference answer that is not its own."""
         scores = []
-        if not is_own(self.name):
-            following = [*references[1:], *references[:1]]
-            for reference, other in zip(references[:_WRONG_ROWS], following, strict=False):
-                if other.answer != reference.answer:
-                    what = f"the answer of row {other.number} to another row"
-                    scores.append(self._call(reference.row, other.answer, what))
+        for index, reference in enumerate(references[:_WRONG_ROWS]):
+            following = [*references[index + 1 :], *references[:index]]
+            other = next((item for item in following if item.answer != reference.answer), None)
+            if other is not None:
+                what = f"the answer of row {other.number} to another row"
+                scores.append(self._call(reference.row, other.answer, what))
         if not scores and references:
             scores.append(self._call(references[0].row, _WRONG, "a wrong answer"))
         return scores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,11 +14,13 @@ from launch.check.machine.rules import RULES
 from launch.commands.drafts import locate_option
 from launch.config.allow import allowable_ids
 from launch.config.guards import GuardsConfig
+from launch.config.validate import _path_problems, odd_path_reason
 from launch.errors import UserError
 from launch.execution.facts import GuardContext
 from launch.execution.guards import build_guards
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.expectations import EVIDENCE, STATE
+from launch.worker.finding import Finding
 from tests.conftest import composed
 from tests.messages import outline
 from tests.paths import ROOT
@@ -259,3 +262,78 @@ def test_a_text_that_is_empty(override: str, unset: str) -> None:
     [problem] = caught.value.problems
     assert (problem.id, problem.where) == ("empty_value", f"override {override.partition('=')[0]}")
     assert unset in str(problem.cure) and ("=null" in str(problem.cure)) == bool(unset)
+
+
+ODD = [
+    "a\nb",
+    "a\rb",
+    "a\tb",
+    "a::b",
+    "zip://a",
+    "a\u200bb",
+    "a\u202eb",
+    "a\u2028b",
+    "a\x7fb",
+    "a\x00b",
+]
+
+
+def path_problems(key: str, path: str) -> list[Finding]:
+    composition = composed("stage=sft")
+    node: Any = composition.config
+    *groups, name = key.split(".")
+    for group in groups:
+        node = node.mix[0] if group == "mix" else getattr(node, group)
+    setattr(node, name, path)
+    return list(_path_problems(composition.config, composition.origins))
+
+
+@pytest.mark.parametrize(
+    "key", ["runs", "cache", "python", "upstream.dir", "model.path", "model.sft"]
+)
+def test_what_a_library_reads_as_more_than_a_path_is_refused(key: str) -> None:
+    for path in (ODD[0], "a::b"):
+        [problem] = path_problems(key, path)
+        assert problem.id == "bad_path"
+        assert problem.message.isprintable() and problem.message.isascii()
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_characters_and_separators_that_no_path_may_hold(path: str) -> None:
+    assert odd_path_reason(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/a b/c",
+        "/data/2026-11-23T10:00:00",
+        "/m\u00f6glich/\u6a21\u578b",
+        "/a/[b]{c}*?",
+        "/a'b\"c",
+        "org/name",
+        "./a+b=c,d@e~f",
+    ],
+)
+def test_other_characters_of_a_path_are_allowed(path: str) -> None:
+    assert odd_path_reason(path, "runs") is None
+
+
+def test_the_path_of_a_checkout_has_no_colon() -> None:
+    assert odd_path_reason("/a:b", "upstream.dir") and not odd_path_reason("/a:b", "runs")
+
+
+def test_the_working_folder_counts_for_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a::b").mkdir()
+    composed("stage=sft")
+    monkeypatch.chdir(tmp_path / "a::b")
+    with pytest.raises(UserError, match=r"\[bad_path\]"):
+        composed("stage=sft")
+
+
+def test_plan_refuses_the_path_of_data(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line break ended in a StopIteration of datasets."""
+    assert main(["plan", "stage=sft", "trainer=trl_sft", 'data.mix=[{name: "/d/a\nb.jsonl"}]']) == 2
+    assert "[bad_path]" in capsys.readouterr().err

@@ -24,6 +24,12 @@ def same(completions, ground_truth, **columns):
 def always(completions, **columns): return [1.0]
 def short(completions, **columns): return [float(len(answer[0]["content"]) < 9) for answer in completions]
 def never(completions, **columns): return [0.0]
+def negative(completions, **columns): return [-1.0]
+def digit(completions, **columns):
+    return [float(bool(re.search("[0-9]", answer[0]["content"]))) for answer in completions]
+def filled(completions, **columns): return [float(bool(answer[0]["content"])) for answer in completions]
+def brief(completions, **columns): return [float(0 < len(answer[0]["content"]) < 9) for answer in completions]
+def known(completions, **columns): return [float(answer[0]["content"] in ("a1", "b2")) for answer in completions]
 def hangs(completions, **columns): time.sleep(600)
 def prints(completions, **columns): print("debugging"); return [1.0]
 def raises(completions, **columns): raise KeyError("unit")
@@ -85,21 +91,49 @@ def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
     assert (report.problem, report.warnings) == (None, [])
 
 
+def test_each_row_is_given_an_answer_that_is_not_its_own(tmp_path: Path) -> None:
+    """Also where the rows are sorted by their answers."""
+    rows = [row("yes1")] * 30 + [row("no0")] * 30
+    problem = str(proof(tmp_path, rows, "digit").problem)
+    assert "20 of 20 wrong answers" in problem
+    assert proof(tmp_path, rows, "same").problem is None
+
+
+@pytest.mark.parametrize("form", ["brief", "digit", "known"])
+def test_a_function_of_the_form_is_fine_beside_one_that_compares(tmp_path: Path, form: str) -> None:
+    rows = [row("a1"), row("b2")]
+    for names in (("exact", form), ("same", form)):
+        report = proof(tmp_path, rows, *names)
+        assert report.problem is None
+        [warning] = report.warnings
+        assert f"2 of 2 wrong answers earn the maximum of `{form}`" in warning
+    problem = str(proof(tmp_path, rows, form, "brief").problem)
+    assert f"`{form}`" in problem
+
+
+def test_rows_that_all_have_one_answer_are_given_another(tmp_path: Path) -> None:
+    rows = [row("7"), row("7")]
+    assert proof(tmp_path, rows, "same").problem is None
+    assert "I do not know." in str(proof(tmp_path, rows, "filled").problem)
+
+
 @pytest.mark.parametrize(
     ("verifier", "problem"),
     [
-        (
-            "never",
-            "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of `never`",
-        ),
+        ("never", "`never` gives 0 at most, to 2 reference answers and every other"),
+        ("negative", "`negative` gives -1 at most, to 2 reference answers and every other"),
+        ("digit", "2 of 2 wrong answers earn the maximum of `digit`"),
+        ("filled", "2 of 2 wrong answers"),
+        ("brief", "2 of 2 wrong answers earn the maximum of `brief`"),
+        ("known", "2 of 2 wrong answers earn the maximum of `known`"),
         (
             "always",
             (
-                "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of "
-                "`always`"
+                "an empty answer, a malformed answer, 2 of 2 wrong answers, the answer 'I do not "
+                "know.' earn the maximum of `always`"
             ),
         ),
-        ("short", "an empty answer earn the maximum of `short`"),
+        ("short", "an empty answer, 2 of 2 wrong answers earn the maximum of `short`"),
         ("hangs", "`hangs` did not answer within 2 s on the reference answer of row 1"),
         ("prints", "`prints` prints 'debugging' on the reference answer of row 1"),
         ("raises", "`raises` raised KeyError: 'unit' on the reference answer of row 1"),
@@ -117,7 +151,7 @@ def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_faulty_verifier_is_one_sentence(tmp_path: Path, verifier: str, problem: str) -> None:
-    report = proof(tmp_path, [row("a"), row("b")], verifier, seconds=2.0)
+    report = proof(tmp_path, [row("a1"), row("b2")], verifier, seconds=2.0)
     assert problem in str(report.problem)
 
 

@@ -193,7 +193,7 @@ def install_hint(plan: Plan) -> Fix:
 def run_environment(plan: Plan, host: Host) -> dict[str, str]:
     """Return the environment that the run itself will have."""
     inherited = {name: value for name, value in host.environ.items() if name not in plan.unset}
-    return {**inherited, **plan.env, **resources.SAFE_PATH}
+    return {**inherited, **plan.env, **resources.PYTHON_VARIABLES}
 
 
 @rule("stale_build_lock", "builds")

@@ -39,7 +39,7 @@ from launch.execution.supervise.stacks import PeerNodes
 from launch.execution.supervise.streams import Channel, Pump
 from launch.execution.supervise.watch import Watch, WatchConfig
 from launch.redact import add_secrets
-from launch.resources import SAFE_PATH
+from launch.resources import PYTHON_VARIABLES
 
 _REFRESH = 0.2  # seconds
 _REPEAT = "; press again to end them at once"
@@ -83,7 +83,7 @@ def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str,
         "argv": execution.argv,
         "set": {
             **execution.env,
-            **SAFE_PATH,
+            **PYTHON_VARIABLES,
             # torch's elastic agent leaves a folder there; the ranks get their own back
             "TMPDIR": str(channel),
             "LAUNCH_TMPDIR": {**os.environ, **execution.env}.get("TMPDIR", ""),
