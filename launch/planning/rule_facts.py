@@ -54,6 +54,9 @@ class PlanFacts:
             "gpus": width.world_size if width.device == Device.cuda else 0,
         }
 
+    def default(self, flag: str) -> Any:
+        return None  # launch gives the flags on which others depend
+
     def source(self, flag: str) -> Source | None:
         given = self.flags.get(flag)
         if given is None or flag in self.config.flags:

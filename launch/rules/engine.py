@@ -71,6 +71,8 @@ def _unmet_needs(rule: Rule, facts: Facts) -> Iterator[Values]:
     """Yield each other flag without a value with which the flag has an effect."""
     for other, needed in rule.needs.items():
         value = facts.value(other)
+        if value is ABSENT:
+            value = facts.default(other)
         texts = texts_of(value)
         if value is UNKNOWN or any(re.fullmatch(needed, text) for text in texts):
             continue

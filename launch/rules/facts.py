@@ -53,6 +53,9 @@ class Facts(Protocol):
     def value(self, name: str) -> Any:
         """Return a value; UNKNOWN if it can't be known here, ABSENT if the flag is not given."""
 
+    def default(self, flag: str) -> Any:
+        """Return the value that a flag has without being given; UNKNOWN if that is not known."""
+
     def source(self, flag: str) -> Source | None:
         """Return who gives a flag; None if it is not known to be given."""
 

@@ -128,7 +128,7 @@ def test_the_page_adds_one_of_each() -> None:
         "guard",
         "gate",
         "preflight rule",
-        "lint rule",
+        "rule",
         "fact of a run",
     )
     assert re.findall(r"^## An? (.*)$", PAGE, re.MULTILINE) == list(kinds)
@@ -151,6 +151,7 @@ def test_every_change_fits_the_tree(tmp_path: Path) -> None:
 def test_nothing_is_missing_and_the_tests_of_the_page_pass(tree: Tree) -> None:
     tree.pytest(
         "tests/test_registers.py",
+        "tests/rules",
         "tests/config/test_trainers.py",
         "tests/config/test_recipe_keys.py",
         "tests/execution/guards/test_guards.py",

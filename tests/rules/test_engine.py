@@ -24,10 +24,14 @@ class WrittenFacts:
     place: Place = Place.plan
     trainer: str = "finetune"
     family: str = "open_instruct"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, Source | None] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
         return self.values.get(name, ABSENT)
+
+    def default(self, flag: str) -> Any:
+        return self.defaults.get(flag)
 
     def source(self, flag: str) -> Source | None:
         return self.sources.get(flag, Source.user)
@@ -120,6 +124,8 @@ def test_each_need_that_is_not_met_is_a_message_of_its_own() -> None:
     found = find(row, WrittenFacts({"a": 1, "b": "w", "c": "v"}))
     assert [finding.message for finding in found] == ["b w, not x, y", "c v, not z"]
     assert not find(row, WrittenFacts({"a": 1, "b": ["w", "y"], "c": UNKNOWN}))
+    assert not find(row, WrittenFacts({"a": 1, "b": "x"}, defaults={"c": "z"}))
+    assert not find(row, WrittenFacts({"a": 1, "b": "x"}, defaults={"c": UNKNOWN}))
 
 
 def test_lint_has_sentences_of_its_own() -> None:

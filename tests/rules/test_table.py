@@ -9,8 +9,9 @@ import pytest
 
 from launch.check.lint.flag_rules import GivenFlags, find_warnings
 from launch.check.lint.trainer_commands import TrainerScript
+from launch.rules.conditions import CONDITIONS
 from launch.rules.engine import apply_rules, rules_for
-from launch.rules.facts import UNKNOWN
+from launch.rules.facts import UNKNOWN, Place
 from launch.rules.table import is_flag, table
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL
 from tests.check.lint.helpers import locked_checker
@@ -337,6 +338,14 @@ def test_each_row_of_plans(id: str, trainer: str, applies: Values, silent: list[
 
 def test_every_row_has_a_case() -> None:
     assert {case[0] for case in (*CASES, *PLANS)} == {rule.id for rule in table()}
+
+
+def test_every_word_of_a_row_is_one_that_the_head_explains() -> None:
+    for rule in table():
+        assert rule.severity in ("error", "warning"), rule.id
+        assert rule.only in (None, *Place), rule.id
+        used = {condition for conditions in rule.when.values() for condition in conditions}
+        assert used <= CONDITIONS.keys(), rule.id
 
 
 def test_the_flags_of_every_row_exist() -> None:

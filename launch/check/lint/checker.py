@@ -130,7 +130,8 @@ class CommandChecker:
             ]
             return LintVerdict(file, line, trainer.script, None, tuple(reasons))
         tokens = [_as_token(argument) for argument in arguments]
-        report = check_argv(schema, tokens, self._load_config(schema, file, arguments))
+        config = self._load_config(schema, file, arguments)
+        report = check_argv(schema, tokens, config)
 
         def line_at(index: int | None) -> int:
             if index is None or index >= len(arguments):
@@ -145,24 +146,37 @@ class CommandChecker:
         has_unknown_flag = any(problem.id == "unknown_flag" for _, problem in report.problems)
         # an unquoted variable may stand for further flags
         may_have_more = any(not (item.is_resolved or item.is_single) for item in arguments)
-        is_complete = not has_unknown_flag and not may_have_more
-        findings.extend(self._find_warnings(trainer, schema, report, is_complete, line_at))
+        is_unread = config is None and any(item.text == "--config" for item in arguments)
+        is_complete = not (has_unknown_flag or may_have_more or is_unread)
+        given = self._given_flags(trainer, schema, report, is_complete, config or {})
+        findings.extend(self._find_warnings(given, schema, report, line_at))
         unchecked = unchecked_code(schema)
         return LintVerdict(file, line, trainer.script, report.ok, tuple(findings), unchecked)
 
-    def _find_warnings(
+    def _given_flags(
         self,
         trainer: TrainerScript,
         schema: Schema,
         report: ArgvReport,
         is_complete: bool,
-        line_at: LineAt,
+        config: Mapping[str, Any],
+    ) -> GivenFlags:
+        """Return what the rules of the table are applied to."""
+        names = schema.names if self.schemas.checkout else {}
+        defaults = {
+            name: flag.default
+            for name, flag in schema.fields.items()
+            if "default" not in flag.unknown
+        }
+        return GivenFlags(trainer, report.values, is_complete, names, defaults, config.keys())
+
+    def _find_warnings(
+        self, given: GivenFlags, schema: Schema, report: ArgvReport, line_at: LineAt
     ) -> Iterator[LintFinding]:
         """Warn about flags that do nothing or do not work, and combinations that are ignored."""
         wrong_flags = {problem.where for _, problem in report.problems}
         has_positional = any(problem.id == "positional" for _, problem in report.problems)
         checkout = self.schemas.checkout
-        given = GivenFlags(trainer, report.values, is_complete, schema.names if checkout else {})
         for finding in find_warnings(given):
             if finding.where in wrong_flags:
                 continue
@@ -176,7 +190,9 @@ class CommandChecker:
                 f"{args_file} exists beside the script: its arguments are silently put before these"
             )
             yield warning("arguments_file", message, line_at(None))
-        if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not
+        if (
+            not given.script.is_trl
+        ):  # every TRL command depends on the machine, which has bf16 or not
             for reason in report.assumed:
                 yield warning("depends_on_machine", reason, line_at(None))
         if report.ok is None:

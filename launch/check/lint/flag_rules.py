@@ -4,8 +4,8 @@ parser accepts and the trainer ignores, refuses or misinterprets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from launch.check.lint.trainer_commands import LintFinding, TrainerScript, warning
@@ -24,6 +24,8 @@ class GivenFlags:
     is_complete: bool  # False if the command may give further flags, through a shell variable
     # The names among which the trainer looks up a flag's value, by flag; empty if unknown.
     names: Mapping[str, Sequence[str]]
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of the trainer's parser
+    in_file: Collection[str] = ()  # the flags that the file of `--config` may set
     place: Place = Place.lint
 
     @property
@@ -37,10 +39,15 @@ class GivenFlags:
     def value(self, name: str) -> Any:
         if name in self.values:
             return self.values[name]
+        if name in self.in_file:
+            return UNKNOWN
         if name in ("trainer", "family"):
             return getattr(self, name)
         is_absent = self.is_complete and is_flag(name)
         return ABSENT if is_absent else UNKNOWN  # a command has no recipe
+
+    def default(self, flag: str) -> Any:
+        return self.defaults.get(flag, UNKNOWN)
 
     def source(self, flag: str) -> Source | None:
         return Source.user if flag in self.values else None

@@ -109,3 +109,24 @@ def test_arguments_in_a_file_beside_the_script_are_warned_of(tmp_path: Path, scr
     [verdict] = check_text(tmp_path, command, checker=live_checker(tmp_path / "checkout"))
     found = [(warning.id, warning.line) for warning in verdict.warnings]
     assert (("arguments_file", 1) in found) == (script == "finetune")
+
+
+@pytest.mark.parametrize(
+    ("flags", "ineffective"),
+    [
+        ("--lora_r 8 --save_steps 10 --warmup_steps 5", ["lora_r"]),  # save_strategy is steps
+        ("--lora_r 8 --use_peft", []),
+        ("--lora_r 8 $MORE", []),
+        ("--save_steps 10 --save_strategy no", ["save_steps"]),
+        ("--save_steps 10 --save_strategy $STRATEGY", []),
+        ("--lora_r 8 --config missing.yaml", []),
+        ("--lora_r 8 --config peft.yaml", []),
+    ],
+)
+def test_a_flag_without_effect_depends_on_the_defaults_of_the_others(
+    tmp_path: Path, flags: str, ineffective: list[str]
+) -> None:
+    (tmp_path / "peft.yaml").write_text("use_peft: true\n", encoding="utf-8")
+    (verdict,) = check_text(tmp_path, f"{COMMAND} {flags}\n", checker=locked_checker())
+    found = [warning for warning in verdict.warnings if warning.id == "ineffective_flag"]
+    assert [warning.where for warning in found] == ineffective
