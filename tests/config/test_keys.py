@@ -17,6 +17,7 @@ import pytest
 
 from launch import resources
 from launch.config.json_schema import comments
+from launch.config.recipe_keys import KEYS
 from launch.config.schema import MixConfig, RootConfig
 
 PAGE = resources.ROOT / "docs" / "reference" / "keys.md"
@@ -28,6 +29,8 @@ OF_ANY_TYPE = {
     "data.validation": "number or text",
     "recipe.verifier": "text or list",
 }
+PROOFS = """What shows a key in the running trainer, where its trainer has the key. The trainers that
+`run` does not start (`grpo`, `grpo_fast`) show none:"""
 HEAD = """# Every key
 
 Each can be set on the command line as KEY=VALUE, and in a stage's YAML. `launch stage=NAME --cfg job` prints
@@ -107,6 +110,20 @@ def sentence(cls: Any) -> list[str]:
     return [text, ""] if text and not text.startswith(f"{cls.__name__}(") else []
 
 
+def proofs() -> list[str]:
+    """Return the table of what shows each recipe key in a running trainer."""
+    lines = ["| key | evidence | what is read | not proven |", "| --- | --- | --- | --- |"]
+    for key, row in KEYS.items():
+        evidence = f"`{row.proof.evidence}`" if row.proof else "-"
+        read = row.proof.read if row.proof else ""
+        reasons = [
+            reason if selector == "*" else f"`{selector}`: {reason}"
+            for selector, reason in row.unproven_because.items()
+        ]
+        lines.append(f"| `recipe.{key}` | {evidence} | {read} | {'; '.join(reasons)} |")
+    return lines
+
+
 def page() -> str:
     hints = typing.get_type_hints(RootConfig)
     lines = [HEAD, "## What runs, where", "", *table(list(rows(RootConfig, "")))]
@@ -121,6 +138,8 @@ def page() -> str:
             *sentence(inner),
             *table(list(rows(inner, f"{field.name}."))),
         ]
+        if field.name == "recipe":
+            lines += ["", PROOFS, "", *proofs()]
         if field.name == "data":
             entries = [(f"- {key}", *rest) for key, *rest in rows(MixConfig, "")]
             lines += ["", "An entry of `data.mix`:", "", *table(entries)]  # type: ignore[arg-type]
