@@ -396,6 +396,11 @@ def held_flags(plan: Plan) -> dict[str, Any]:
 
 
 def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
-    """Return the flags of a recipe key that the user set; they take precedence over the recipe."""
+    """Return the flags of a recipe key that the user set; they take precedence over the recipe.
+
+    There are none of a key outside of the recipe, for which `key` is "".
+    """
+    if not key:
+        return {}
     flag_names = flags_of_key(mapping_of(plan.config.trainer, key))
     return {name: value for name, value in plan.config.flags.items() if name in flag_names}
