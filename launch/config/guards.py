@@ -170,9 +170,9 @@ class LengthLimits:
 
 @dataclass
 class SamplerMismatchLimits:
-    """Of RLVR with vLLM, not run here: sampler's and trainer's log-probs differ by over `most` for
-    `steps` logged steps, as those of a sampler that keeps old weights do; rounding to bf16 makes
-    less (benchmarks/sampler.json).
+    """Of RLVR with vLLM: sampler's and trainer's log-probs differ by over `most` for `steps` logged
+    steps, as those of a sampler that keeps old weights do. On one H200 they differed by 0.018 to
+    0.023 (benchmarks/h200_rlvr_vllm.json).
     """
 
     most: float = POSITIVE.of(0.05)  # nats a token, the mean of absolute differences

@@ -15,7 +15,6 @@ from launch.config.line import (
     override_key,
     set_twice,
 )
-from launch.config.other_tools import explain_like, explain_name, explain_value, trainer_flag
 from launch.errors import UserError, did_you_mean
 from launch.resources import GROUPS, config_roots, group_options
 from launch.worker.finding import Finding, Fix
@@ -90,6 +89,8 @@ def _override_problem(line: CommandLine, override: str, previous: str) -> Findin
         cure = _explain_bare_word(override, previous)
         return Finding.error("not_an_override", message, "command line", cure)
     if key in GROUPS and _NOT_A_NAME.fullmatch(value):
+        from launch.config.other_tools import explain_value
+
         cure = explain_value(key, value)
         if cure is None and value.startswith("["):
             cure = Fix("add sweep=true and write stage=A,B to run each")
@@ -102,6 +103,8 @@ def _override_problem(line: CommandLine, override: str, previous: str) -> Findin
         where = f"override {override}"
         return Finding.error("unknown_tuned", message, where, near or "`tune` writes one")
     if not line.sweeps and _BARE_COMMA.match(value):
+        from launch.config.other_tools import explain_name
+
         named = None if key.startswith("flags.") else explain_name(key, value)
         message = f"'{line.verb}' takes one value"
         cure = named or _one_value(key, value)
@@ -111,6 +114,8 @@ def _override_problem(line: CommandLine, override: str, previous: str) -> Findin
 
 def _explain_bare_word(word: str, previous: str) -> Fix | None:
     """Return what an argument without `=` may have been meant for."""
+    from launch.config.other_tools import explain_name
+
     if word in group_options("stage"):
         return Fix(f"a stage is set as stage={word}")
     named = explain_name(word, None)
@@ -174,6 +179,8 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Finding], list[str]]:
 
 def _explain_option(name: str, value: str) -> Fix | str | None:
     """Return what to write in place of an unknown option: a key, another option or a flag."""
+    from launch.config.other_tools import explain_like, explain_name, trainer_flag
+
     exact = explain_name(name, value)
     if exact is not None:
         return exact
@@ -185,6 +192,8 @@ def hydra_problem(key: str, where: str) -> Finding:
     """Return the problem of a setting of Hydra itself, such as `hydra.run.dir`, which `launch`
     sets.
     """
+    from launch.config.other_tools import explain_name
+
     message = f"{key} cannot be set: launch sets it"
     return Finding.error("reserved_key", message, where, explain_name(key, None) or "remove it")
 

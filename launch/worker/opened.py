@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .channel import EventWriter
+if TYPE_CHECKING:  # planning reads states of files, and sends none
+    from .channel import EventWriter
 
 # Device, inode, bytes, and the times of the last change of content and of status in nanoseconds.
 # A copy that preserves the first time still sets the second.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import sys
@@ -13,6 +14,7 @@ import pytest
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages
+from launch.config.guards import SamplerMismatchLimits
 from launch.errors import UserError
 from launch.host import interpreter
 from launch.host.nvidia import Gpu, GpuProcess, Gpus
@@ -136,3 +138,18 @@ def test_a_server_that_nothing_answers_is_named_before_trl_waits() -> None:
     assert absent.severity == "fail" and "trl vllm-serve" in str(absent.cure)
     assert {port, "127.0.0.1"} <= set(values_of(absent.message.replace(":", " ")))
     assert find("no_vllm_server", planned(COLOCATE), Host({})).severity == "skipped"
+
+
+def test_the_run_on_a_card_proved_its_weights_and_waited_for_little_else() -> None:
+    """The steps of benchmarks/h200_rlvr_vllm.json: all but generation and training is overhead."""
+    recorded = json.loads(Path("benchmarks/h200_rlvr_vllm.json").read_text())
+    (run,) = [setting for setting in recorded["settings"] if setting["vllm"]]
+    assert run["exit_code"] == 0
+    (weights,) = run["sampler_weights"]
+    assert (weights["verdict"], weights["how"][:18]) == ("proven", "146 of 146 tensors")
+    limit = SamplerMismatchLimits().most
+    for step in run["steps"]:
+        assert 0.018 <= step["sampling/sampling_logp_difference/mean"] < 0.0235 < limit / 2
+    for step in run["steps"][1:]:  # the first one samples the start model
+        work = step["generation_seconds"] + step["training_seconds"]
+        assert step["seconds"] <= 1.4 * work
