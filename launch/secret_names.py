@@ -52,6 +52,7 @@ _NOT_A_PASSWORD = _word_set("bypass compass surpass overpass underpass trespass 
 _SERVERS = _word_set(
     "database db redis mongo mongodb postgres postgresql mysql mariadb amqp broker rabbitmq celery"
 )
+_LOGINS = _word_set("ssh db user admin root smtp mail ftp proxy ldap http sudo become login")
 _DOUBTFUL = _word_set("auth pass pwd sig signature session sessionid sid salt cookie nonce")
 _IN_A_QUERY = _word_set("sig signature key auth code pass pwd session sid hash jwt hmac")
 _PLAIN = _word_set("none null true false str bool int <set> any optional[str]")
@@ -90,10 +91,12 @@ def _last_word_strength(name: str, last: str, before: str) -> int:
         or (last.endswith("token") and last.removesuffix("token") in _ACCESS)
         or (last == "tokens" and before in _ACCESS)
     )
-    if is_token or (last == "auth" and is_upper and before):
+    if is_token or (last in ("auth", "pat") and is_upper and before):
         return 2
     if last.endswith(("pass", "pwd")) and (is_upper or name == "Pwd" or name.startswith("--")):
         return _password_strength(name, last, before)
+    if last == "pass" and before in _LOGINS:
+        return 2
     if last in _DOUBTFUL:
         is_harmless = name.lower() == "pwd" or before in _COMPUTED_PASS
         return 0 if is_harmless else 1

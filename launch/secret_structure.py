@@ -17,7 +17,7 @@ MASK_BYTES = b"<set>"
 # What every name of a secret contains, in lower case.
 _KEYWORDS = (
     b"token", b"secret", b"pass", b"cred", b"key", b"auth", b"pwd", b"jwt", b"dsn", b"sig", b"cookie",
-    b"session", b"salt", b"webhook", b"bearer", b"_url", b"_uri", b"conn", b"code=", b"sid=", b"hash=",
+    b"session", b"_pat", b"salt", b"webhook", b"bearer", b"_url", b"_uri", b"conn", b"code=", b"sid=", b"hash=",
 )  # fmt: skip
 NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _LONGEST_NAME = 64
@@ -36,7 +36,7 @@ _QUERY = re.compile(rb"(?:[?&]|&amp;|\\u0026|%26|%3[Ff])\Z")
 _QUOTE = rb"(?:\\*['\"]|&(?:quot|#3[49]|#x27);|%2[27])"
 _GAP = rb"(?:[ \t]|%20|\n[ \t]+|\\+n[ \t]+){0,40}"
 _ANY_GAP = rb"(?:\s|\\+[nrt]|%20){0,80}"
-_OPEN = rb"[bBuU]?"
+_OPEN = rb"(?:[bBuU]|(?:Some|Secret\w{0,8})\()?"
 _VALUE = (
     rb"(?:&(?:quot|#3[49]|#x27);(?P<html>[^&\n\r]+)"
     rb"|%2[27](?P<quoted>(?:(?!%2[27])[^\s&\"'])+)"
