@@ -297,7 +297,7 @@ def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> 
     epsilon_due = float(epsilon or _EPSILON_OF_SCRIPT.get(script, _EPSILON))
     due: dict[str, tuple[float, ...]] = {BETAS: betas, EPSILON: (epsilon_due,)}
     found: dict[str, set[tuple[float, ...]]] = {
-        BETAS: {tuple(float(beta) for beta in group["betas"]) for group in groups},
+        BETAS: {tuple(map(float, group["betas"])) for group in groups},
         EPSILON: {(float(group["eps"]),) for group in groups},
     }
     how = "the optimizer's groups, against the trainer's flags and defaults"
