@@ -49,6 +49,8 @@ EVIDENCE = (
     "lr_scheduler",
     "warmup_ratio",
     "weight_decay",
+    "adam_betas",  # never requested: compared with the trainer's flags
+    "adam_epsilon",
     "epochs",
     "max_steps",
     "seed",  # of the order in which rows are dealt

@@ -178,6 +178,9 @@ class EvidenceCollector:
             start.check_template(objects.tokenizer, self._context.trainer, template),
             start.check_step(objects, requested.get("resumed_step")),
             *optimizer.check_decay(objects, requested.get(optimizer.DECAY)),
+            *optimizer.check_adam(
+                getattr(objects.optimizer, "param_groups", ()), self._context.trainer
+            ),
             *self._check_steps(objects),
             *objective.check_trl(objects.trainer, requested),
             *self._check_rows(objects),

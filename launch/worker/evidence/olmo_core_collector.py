@@ -55,6 +55,7 @@ class OlmoCoreCollector:
         steps_done = self._trainer.global_step - 1
         objects = TrainerObjects(None, model=module.model, optimizer=module.optim, step=steps_done)
         evidence += optimizer.check_decay(objects, requested.get(optimizer.DECAY))
+        evidence += optimizer.check_adam(module.optim.param_groups, self._context.trainer)
         total = int(self._trainer.max_steps)
         loader = self._trainer.data_loader
         evidence += optimizer.check_steps(total, olmo_core.count_rows(loader), requested)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..trainer import TrainerProgram
 from . import Evidence
 from .trainer_objects import TrainerObjects
 
@@ -19,6 +20,8 @@ PEAK = "learning_rate"
 SHAPE = "lr_scheduler"
 WARMUP = "warmup_ratio"
 DECAY = "weight_decay"
+BETAS = "adam_betas"
+EPSILON = "adam_epsilon"
 EPOCHS = "epochs"
 MAX_STEPS = "max_steps"
 
@@ -26,6 +29,14 @@ MAX_STEPS = "max_steps"
 # OLMo-core keeps rates in fp32, and a schedule of a million steps changes by 1e-6 in one.
 _TOLERANCE = 1e-7
 
+# Betas and epsilon of Adam: torch's, transformers' and OLMo-core's defaults, and what the scripts
+# have in their place (olmo_core_finetune.py:267, reward_modeling.py:98).
+_BETAS = (0.9, 0.999)
+_EPSILON = 1e-8
+_BETAS_OF_SCRIPT = {"olmo_core_finetune.py": (0.9, 0.95)}
+_EPSILON_OF_SCRIPT = {"reward_modeling.py": 1e-5}
+# With these flags the optimizer has settings of its own.
+_OTHER_SETTINGS = ("optim_args", "optimizer_kwargs", "optimizer_type")
 _GROUPS = "the rates of the optimizer's groups"
 
 Rates = Callable[[int], float]  # the rate of a step, by the optimizer steps that were done before
@@ -262,6 +273,44 @@ def check_decay(objects: TrainerObjects, requested: str | None) -> list[Evidence
         how = "the largest of the optimizer's groups"
     value = ",".join(f"{decay:g}" for decay in sorted(decays))
     return [Evidence(DECAY, value, how).judge(requested, decays == {float(requested)})]
+
+
+def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> list[Evidence]:
+    """Return the findings on Adam's betas and epsilon in the optimizer's groups, against the flags
+    of the command line, or the trainer's defaults.
+
+    An optimizer without betas, or with settings of its own, has none.
+    """
+    if any(program.flag(name) is not None for name in _OTHER_SETTINGS):
+        return []
+    if not groups or not all("betas" in group and "eps" in group for group in groups):
+        return []
+    script = program.script_name
+    default = _BETAS_OF_SCRIPT.get(script, _BETAS)
+    betas = tuple(
+        float(program.flag(name) or value)
+        for name, value in zip(("adam_beta1", "adam_beta2"), default, strict=True)
+    )
+    epsilon = program.flag("adam_epsilon")
+    if script == "reward_modeling.py":
+        epsilon = program.flag("eps")
+    epsilon_due = float(epsilon or _EPSILON_OF_SCRIPT.get(script, _EPSILON))
+    due: dict[str, tuple[float, ...]] = {BETAS: betas, EPSILON: (epsilon_due,)}
+    found: dict[str, set[tuple[float, ...]]] = {
+        BETAS: {tuple(map(float, group["betas"])) for group in groups},
+        EPSILON: {(float(group["eps"]),) for group in groups},
+    }
+    how = "the optimizer's groups, against the trainer's flags and defaults"
+    return [
+        Evidence(name, "; ".join(map(_show, sorted(found[name]))), how).judge(
+            _show(value), found[name] == {value}
+        )
+        for name, value in due.items()
+    ]
+
+
+def _show(numbers: Sequence[float]) -> str:
+    return ",".join(f"{number:g}" for number in numbers)
 
 
 def _decays_of_matrices(objects: TrainerObjects, groups: Sequence[Mapping[str, Any]]) -> set[float]:

@@ -126,8 +126,8 @@ def read_documents(dataset: Any, rows: Sequence[int], loader: Any) -> list[list[
     if "input_ids" in names:
         return [[plain[row]["input_ids"] for row in rows]]
     if "chosen_input_ids" in names:
-        sides = ("chosen_input_ids", "rejected_input_ids")
-        return [[plain[row][side] for row in rows] for side in sides]
+        pairs = [(plain[row]["chosen_input_ids"], plain[row]["rejected_input_ids"]) for row in rows]
+        return [list(half) for half in zip(*pairs, strict=True)]
     if not names >= {"prompt_ids", "chosen_ids", "rejected_ids"}:
         return None
     # TRL's DPO cuts in its collator (trl/trainer/dpo_trainer.py:153-163).
@@ -136,10 +136,9 @@ def read_documents(dataset: Any, rows: Sequence[int], loader: Any) -> list[list[
     cut = slice(None, limit)
     if limit is not None and getattr(collator, "truncation_mode", None) == "keep_end":
         cut = slice(-limit, None)
-    return [
-        [(plain[row]["prompt_ids"] + plain[row][side])[cut] for row in rows]
-        for side in ("chosen_ids", "rejected_ids")
-    ]
+    chosen = [(plain[row]["prompt_ids"] + plain[row]["chosen_ids"])[cut] for row in rows]
+    rejected = [(plain[row]["prompt_ids"] + plain[row]["rejected_ids"])[cut] for row in rows]
+    return [chosen, rejected]
 
 
 def _check_sampler(loader: Any, requested: str) -> Evidence:

@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from launch.worker.evidence import Evidence, optimizer  # noqa: E402
 from launch.worker.evidence.optimizer import RateCheck, StepCount  # noqa: E402
+from launch.worker.trainer import TrainerProgram  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 PEAK = 5e-6
@@ -222,6 +223,49 @@ def test_the_largest_group_counts_where_deepspeed_holds_flat_copies() -> None:
     (found,) = optimizer.check_decay(this, "0.1")
     assert (found.verdict, found.how) == ("proven", "the largest of the optimizer's groups")
     assert optimizer.check_decay(this, None) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "betas", "epsilon"),
+    [
+        (None, (), (0.9, 0.999), 1e-8),
+        (None, ("--adam_beta2", "0.95", "--adam_epsilon=1e-6"), (0.9, 0.95), 1e-6),
+        ("finetune.py", (), (0.9, 0.999), 1e-8),
+        ("reward_modeling.py", (), (0.9, 0.999), 1e-5),
+        ("reward_modeling.py", ("--eps", "1e-7"), (0.9, 0.999), 1e-7),
+        ("olmo_core_finetune.py", (), (0.9, 0.95), 1e-8),
+    ],
+)
+def test_betas_and_epsilon_are_those_of_the_flags(
+    script: str | None, flags: tuple[str, ...], betas: tuple[float, float], epsilon: float
+) -> None:
+    program = TrainerProgram(script, None if script else "trl.scripts.sft", flags)
+
+    def verdicts(betas: tuple[float, float], epsilon: float) -> dict[str, str | None]:
+        groups = torch.optim.AdamW(models.model().parameters(), betas=betas, eps=epsilon)
+        found = optimizer.check_adam(groups.param_groups, program)
+        return {finding.what: finding.verdict for finding in found}
+
+    assert verdicts(betas, epsilon) == {"adam_betas": "proven", "adam_epsilon": "proven"}
+    assert verdicts((0.5, 0.5), epsilon)["adam_betas"] == "refuted"
+    assert verdicts(betas, 1e-3)["adam_epsilon"] == "refuted"
+
+
+def test_one_group_with_other_betas_is_refuted() -> None:
+    program = TrainerProgram("finetune.py", None, ())
+    adam = torch.optim.AdamW([torch.zeros(1), torch.zeros(1)])
+    adam.add_param_group({"params": [torch.zeros(1)], "betas": (0.8, 0.999)})
+    betas, _ = optimizer.check_adam(adam.param_groups, program)
+    assert (betas.verdict, betas.value) == ("refuted", "0.8,0.999; 0.9,0.999")
+
+
+def test_an_optimizer_without_betas_has_no_finding_on_them() -> None:
+    program = TrainerProgram(None, "trl.scripts.sft", ())
+    sgd = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    assert optimizer.check_adam(sgd.param_groups, program) == []
+    own = TrainerProgram(None, "trl.scripts.sft", ("--optim_args", "betas=0.8"))
+    adam = torch.optim.AdamW([torch.zeros(1)])
+    assert optimizer.check_adam(adam.param_groups, own) == []
 
 
 def test_the_steps_are_found_where_the_trainer_keeps_them() -> None:
