@@ -1,0 +1,135 @@
+"""Plants the fault that LAUNCH_TEST_FAULT names in the process of a trainer.
+
+Python imports this file at its start where its folder is on PYTHONPATH. A fault changes what the
+trainer itself does (its parsed arguments, its optimizer, its schedule, its data), never what
+inspects it, and only in a process that runs launch/worker/entry.py.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def _after_import(name: str, change: Callable[[Any], None]) -> None:
+    """Call `change` with the module `name` once it is imported."""
+
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+            if fullname != name:
+                return None
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(fullname)
+            if spec is None or spec.loader is None:
+                return None
+            run = spec.loader.exec_module
+
+            def run_and_change(module: Any) -> None:
+                run(module)
+                change(module)
+
+            spec.loader.exec_module = run_and_change  # type: ignore[method-assign]
+            return spec
+
+    sys.meta_path.insert(0, Finder())
+
+
+def halve_rate(optimizer: Any) -> None:
+    """Every optimizer is built with half of its learning rate."""
+    build = optimizer.Optimizer.__init__
+
+    def build_slower(self: Any, params: Any, defaults: dict[str, Any]) -> None:
+        build(self, params, {**defaults, "lr": defaults["lr"] / 2})
+
+    optimizer.Optimizer.__init__ = build_slower
+
+
+def hold_schedule(schedules: Any) -> None:
+    """A schedule stays at the rate that it has after three calls: its first, and two steps."""
+    step = schedules.LRScheduler.step
+
+    def step_at_first(self: Any, *arguments: Any) -> None:
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls <= 3:
+            step(self, *arguments)
+
+    schedules.LRScheduler.step = step_at_first
+
+
+def hold_olmo_core_schedule(schedules: Any) -> None:
+    """OLMo-core's schedule sets the rates of the first steps alone."""
+    set_rate = schedules.Scheduler.set_lr
+
+    def set_at_first(self: Any, group: dict[str, Any], trainer: Any) -> Any:
+        return set_rate(self, group, trainer) if trainer.global_step < 4 else group["lr"]
+
+    schedules.Scheduler.set_lr = set_at_first
+
+
+def change_flag(names: tuple[str, ...], change: Callable[[float], float]) -> None:
+    """The trainer's own parser reads another value of a flag than was given."""
+    import argparse
+
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def parse_other(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        if any(parent.__name__ == "HfArgumentParser" for parent in type(self).__mro__):
+            args = list(sys.argv[1:] if args is None else args)
+            for at, word in enumerate(args[:-1]):
+                if word.removeprefix("--") in names:
+                    args[at + 1] = f"{change(float(args[at + 1])):g}"
+        return parse(self, args, namespace)
+
+    argparse.ArgumentParser.parse_known_args = parse_other  # type: ignore[method-assign]
+
+
+def drop_rows(datasets: Any) -> None:
+    """Half of the rows of the second data set that is loaded are not loaded."""
+    load = datasets.load_dataset
+    loads = []
+
+    def load_half(*arguments: Any, **options: Any) -> Any:
+        loaded = load(*arguments, **options)
+        loads.append(loaded)
+        if len(loads) != 2:
+            return loaded
+        if isinstance(loaded, datasets.Dataset):
+            return loaded.select(range(len(loaded) // 2))
+        for split, rows in loaded.items():
+            loaded[split] = rows.select(range(len(rows) // 2))
+        return loaded
+
+    datasets.load_dataset = load_half
+
+
+_EPOCHS = ("num_train_epochs", "num_epochs")
+_LIMITS = ("max_length", "max_seq_length", "max_token_length")
+
+
+def plant(fault: str) -> None:
+    """Plant one fault, by its name."""
+    if fault == "rate":
+        _after_import("torch.optim.optimizer", halve_rate)
+    elif fault == "schedule":
+        _after_import("torch.optim.lr_scheduler", hold_schedule)
+        _after_import("olmo_core.optim.scheduler", hold_olmo_core_schedule)
+    elif fault == "epoch":
+        change_flag(_EPOCHS, lambda epochs: epochs - 1)
+    elif fault == "beta":
+        change_flag(("beta",), lambda beta: beta / 2)
+    elif fault == "rows":
+        _after_import("datasets", drop_rows)
+    elif fault == "alpha":
+        change_flag(("lora_alpha",), lambda alpha: alpha / 2)
+    elif fault == "seed":
+        change_flag(("seed",), lambda seed: seed + 1)
+    elif fault == "limit":
+        change_flag(_LIMITS, lambda limit: limit / 2)
+
+
+if any(word.endswith("launch/worker/entry.py") for word in sys.orig_argv):
+    plant(os.environ.get("LAUNCH_TEST_FAULT", ""))

@@ -1,0 +1,197 @@
+"""Real trainers with a fault in their own process: each run is stopped, and names the key.
+
+The fault is planted by tests/integration/planted/sitecustomize.py, which the trainer's interpreter
+imports at its start. The evidence knows nothing of it. Those marked `planted` take 20 minutes on two
+cores, and are run by ./scripts/test --planted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from launch.errors import EXIT_DONE, EXIT_STOPPED
+from tests.integration import warm
+from tests.integration.conftest import launch_in
+from tests.integration.test_olmo_core import RECIPE
+from tests.integration.test_rlvr import LENGTH, small
+from tests.integration.tiny_stage import TinyStage, marked_template
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("open_instruct")]
+
+_PLANTED = Path(__file__).parent / "planted"
+_ROWS = 24  # of each of the two files
+_SHARED = (
+    "device=cpu",
+    "report=false",
+    "recipe.lr_scheduler=linear",
+    "recipe.epochs=2",
+    "recipe.max_steps=null",
+    "recipe.seed=7",
+    "recipe.max_seq_length=128",
+    "recipe.global_batch_size=4",
+    "recipe.per_device_batch_size=2",
+)
+
+
+_ADAPTER = ("recipe.lora.rank=4", "recipe.lora.alpha=16")
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """How a trainer is started, and the faults that it can have."""
+
+    words: tuple[str, ...]
+    data: str  # chats or preferences
+    faults: tuple[str, ...]
+
+
+_SFT = ("rate", "schedule", "epoch", "rows", "seed", "limit")
+_DPO = (*_SFT, "beta")
+TRAINERS = {
+    "trl_sft": Trainer(("stage=demo", "recipe.chat_template=marked.jinja"), "chats", _SFT),
+    "finetune": Trainer(("stage=demo",), "chats", _SFT),
+    "trl_dpo": Trainer(("stage=demo_dpo",), "preferences", _DPO),
+    "dpo_tune_cache": Trainer(("stage=demo_dpo",), "preferences", _DPO),
+    "reward_modeling": Trainer(
+        ("stage=rm", "recipe.epochs=1", "recipe.lr_scheduler=constant"),
+        "preferences",
+        ("rate", "rows", "seed", "limit"),
+    ),
+}
+# The id that each fault is stopped by.
+IDS = {
+    "rate": "refuted_learning_rate",
+    "schedule": "refuted_lr_scheduler",
+    "epoch": "refuted_epochs",
+    "beta": "refuted_beta",
+    "rows": "refuted_mixture",
+    "alpha": "refuted_lora_alpha",
+    "seed": "refuted_seed",
+    "limit": "refuted_max_seq_length",
+}
+
+
+OLMO_CORE = (
+    *(word for word in RECIPE if not word.startswith(("recipe.max_steps", "recipe.warmup"))),
+    "recipe.per_device_batch_size=1",
+    "processes=1",
+)
+
+
+def planted(fault: str) -> dict[str, str]:
+    """Return the variables with which a trainer's interpreter plants a fault."""
+    return {"PYTHONPATH": str(_PLANTED), "LAUNCH_TEST_FAULT": fault}
+
+
+def write_rows(home: Path, tiny: TinyStage, kind: str) -> str:
+    """Write two files of rows, and return the mixture of the one and of half of the other."""
+    source = tiny.chats if kind == "chats" else tiny.preferences
+    lines = source.read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, start in (("first", 0), ("second", _ROWS)):
+        file = home / f"{name}.jsonl"
+        file.write_text("".join(lines[start : start + _ROWS]), encoding="utf-8")
+    return "data.mix=[{name: first.jsonl}, {name: second.jsonl, share: 0.5}]"
+
+
+def train(
+    home: Path, tiny: TinyStage, trainer: str, fault: str, *more: str
+) -> tuple[int, str, dict[str, dict[str, str]]]:
+    """Return the exit code of a run with a fault, its output and its evidence."""
+    spec = TRAINERS[trainer]
+    shared = (f"name={trainer}", f"trainer={trainer}", f"model.path={tiny.model}", *_SHARED)
+    (home / "marked.jinja").write_text(marked_template(), encoding="utf-8")
+    words = {word.partition("=")[0]: word for word in (*shared, *spec.words, *more)}
+    done = launch_in(
+        home,
+        "run",
+        write_rows(home, tiny, spec.data),
+        *words.values(),
+        python=warm.python_with_cold_ranks(),
+        **planted(fault),
+    )
+    files = list(home.glob("runs/*/*/evidence.json"))
+    content = json.loads(files[0].read_text(encoding="utf-8")) if files else {"items": []}
+    items = {item["what"]: item for item in content["items"]}
+    return done.returncode, done.stdout + done.stderr, items
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_sound_run_is_proven(trainer: str, tmp_path: Path, tiny: TinyStage) -> None:
+    code, output, items = train(tmp_path, tiny, trainer, "")
+    assert code == EXIT_DONE, output
+    assert {items[name]["verdict"] for name in ("seed", "mixture", "max_seq_length")} == {"proven"}
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("trainer", ["trl_sft", "finetune"])
+def test_another_alpha_stops_the_run(trainer: str, tmp_path: Path, tiny: TinyStage) -> None:
+    code, output, _ = train(tmp_path, tiny, trainer, "alpha", *_ADAPTER)
+    assert code == EXIT_STOPPED, output
+    assert f"[{IDS['alpha']}]" in output
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize(
+    ("trainer", "fault"),
+    [(trainer, fault) for trainer, spec in TRAINERS.items() for fault in spec.faults],
+)
+def test_a_planted_fault_stops_the_run(
+    trainer: str, fault: str, tmp_path: Path, tiny: TinyStage
+) -> None:
+    code, output, _ = train(tmp_path, tiny, trainer, fault)
+    assert code == EXIT_STOPPED, output
+    assert f"[{IDS[fault]}]" in output
+
+
+def test_a_staged_file_that_was_cut_stops_the_run(tmp_path: Path, tiny: TinyStage) -> None:
+    assert train(tmp_path, tiny, "trl_sft", "rate")[0] == EXIT_STOPPED  # it stages the rows
+    first, second = tmp_path.glob("runs/.cache/data/*/train.jsonl")
+    for file in (first, second):
+        rows = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        file.write_text("".join(rows[:4]), encoding="utf-8")
+    code, output, _ = train(tmp_path, tiny, "trl_sft", "", "name=cut")
+    assert code == EXIT_STOPPED, output
+    assert f"[{IDS['rows']}]" in output and f"4 of {_ROWS} rows of " in output
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("fault", ["rate", "epoch", "seed"])
+def test_a_fault_of_rlvr_stops_the_run(home: Path, fault: str) -> None:
+    (home / "length.py").write_text(LENGTH, encoding="utf-8")
+    words = ("recipe.max_steps=null", "recipe.epochs=2")
+    done = launch_in(
+        home,
+        "run",
+        *small(*words, f"name={fault}"),
+        python=warm.python_with_cold_ranks(),
+        **planted(fault),
+    )
+    assert done.returncode == EXIT_STOPPED, done.stdout + done.stderr
+    assert f"[{IDS[fault]}]" in done.stdout + done.stderr
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("fault", ["schedule", "epoch", "beta"])
+def test_a_fault_of_olmo_cores_dpo_stops_the_run(
+    fault: str, tmp_path: Path, olmo_stage: TinyStage
+) -> None:
+    words = {word.partition("=")[0]: word for word in (*_SHARED, *OLMO_CORE)}
+    done = launch_in(
+        tmp_path,
+        "run",
+        "stage=dpo",
+        "trainer=dpo",
+        f"name={fault}",
+        f"model.path={olmo_stage.model}",
+        write_rows(tmp_path, olmo_stage, "preferences"),
+        *words.values(),
+        python=warm.python_with_cold_ranks(),
+        **planted(fault),
+    )
+    assert done.returncode == EXIT_STOPPED, done.stdout + done.stderr
+    assert f"[{IDS[fault]}]" in done.stdout + done.stderr
