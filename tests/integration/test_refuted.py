@@ -176,7 +176,7 @@ def test_a_fault_of_rlvr_stops_the_run(home: Path, fault: str) -> None:
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("fault", ["schedule", "epoch", "beta"])
+@pytest.mark.parametrize("fault", ["schedule", "epoch", "beta", "seed"])
 def test_a_fault_of_olmo_cores_dpo_stops_the_run(
     fault: str, tmp_path: Path, olmo_stage: TinyStage
 ) -> None:
