@@ -116,7 +116,7 @@ def _password_strength(name: str, last: str, before: str) -> int:
     """Return the strength of a name that ends in PASS or PWD: DB_PASS, SSHPASS, --pass, Pwd."""
     if last in _NOT_A_PASSWORD or before in _COMPUTED_PASS or name in ("PWD", "OLD_PWD"):
         return 0
-    return 1 if name == "PASS" else 2
+    return 1 if name in ("PASS", "--pwd") else 2  # apptainer --pwd is a folder
 
 
 def is_sensitive_name(name: str) -> bool:
@@ -157,7 +157,7 @@ def looks_random(value: str) -> bool:
         return False
     if re.fullmatch(r"[0-9a-f]{32,}|[0-9A-F]{32,}", text):
         return True
-    kinds = ["0" if char.isdigit() else "A" if char.isupper() else "a" for char in text]
+    kinds = [_kind_of(char) for char in text]
     changes = sum(
         first != second and (first, second) != ("A", "a")  # a word may begin with a capital
         for first, second in itertools.pairwise(kinds)
@@ -165,6 +165,13 @@ def looks_random(value: str) -> bool:
     if "0" in kinds:
         return changes >= max(3, len(text) // 8)
     return len(text) >= 20 and len(set(kinds)) == 2 and changes >= len(text) // 5
+
+
+def _kind_of(char: str) -> str:
+    """Return `0` for a digit, `A` for a capital, `a` for any other character."""
+    if char.isdigit():
+        return "0"
+    return "A" if char.isupper() else "a"
 
 
 def is_basic_credential(value: str | bytes) -> bool:

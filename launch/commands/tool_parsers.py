@@ -195,7 +195,12 @@ PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch 
 '*_ratio'`. '*' before a name: the flag is required. 'not settable': the command line can't set
 it.""")
     parser.add("trainer", metavar="TRAINER", help=", ".join(ENTRIES))
-    parser.add("pattern", metavar="PATTERN", nargs="?", help="list only flags whose name matches")
+    parser.add(
+        "pattern",
+        metavar="PATTERN",
+        nargs="?",
+        help="list only flags whose name contains it, or matches it as *_ratio does",
+    )
     parser.add(
         "--upstream",
         metavar="DIR",

@@ -96,14 +96,19 @@ def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...],
         lengths.append(numpy.diff(starts))
         if count:
             counts.append(_count_unmasked(rows.flatten().to_numpy(), starts - starts[0]))
+    ordered_counts = tuple(_in_order(dataset, counts)) if count else ()
+    return tuple(_in_order(dataset, lengths)), ordered_counts
+
+
+def _in_order(dataset: Any, parts: list[Any]) -> list[int]:
+    """Return the numbers of a table's rows, which are given in parts, in the dataset's order."""
+    import numpy
+
+    values = numpy.concatenate(parts) if parts else numpy.zeros(0, int)
     # a shuffled or selected dataset has the numbers of its rows in the table, in its order
     order = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
-
-    def in_order(parts: list[Any]) -> tuple[int, ...]:
-        values = numpy.concatenate(parts) if parts else numpy.zeros(0, int)
-        return tuple((values if order is None else values[order]).tolist())
-
-    return in_order(lengths), in_order(counts) if count else ()
+    ordered: list[int] = (values if order is None else values[order]).tolist()
+    return ordered
 
 
 def read_ends(dataset: Any, name: str) -> tuple[list[int], list[int]]:
@@ -118,14 +123,7 @@ def read_ends(dataset: Any, name: str) -> tuple[list[int], list[int]]:
         sizes = numpy.diff(starts)
         lengths.append(sizes)
         entries.append(values[numpy.where(sizes > 0, starts[1:] - starts[0] - 1, -1)])
-    order = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
-
-    def in_order(parts: list[Any]) -> list[int]:
-        values = numpy.concatenate(parts) if parts else numpy.zeros(0, int)
-        ordered: list[int] = (values if order is None else values[order]).tolist()
-        return ordered
-
-    return in_order(lengths), in_order(entries)
+    return _in_order(dataset, lengths), _in_order(dataset, entries)
 
 
 def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:

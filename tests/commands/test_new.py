@@ -222,7 +222,7 @@ def test_what_can_not_work_writes_nothing(folder: Path, argv: list[str], id: str
 )
 def test_a_name_is_data_in_the_drafted_file(name: str, folder: Path) -> None:
     """A data file's name was written into a comment as it is: a line break in it began a key of the
-    stage file.
+    stage file. A path with one is refused by whatever reads the stage.
     """
     write_lines(folder / name, [CHAT, *(chat(f"{number}?", "Yes") for number in range(99))])
     model = folder / f"model {name}"
@@ -231,6 +231,11 @@ def test_a_name_is_data_in_the_drafted_file(name: str, folder: Path) -> None:
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
     drafted = yaml.safe_load(text)
     assert set(drafted) == {"defaults", "stage", "device", "model", "recipe", "data"}
+    if not name.isprintable():
+        with pytest.raises(UserError) as refused:
+            composed("stage=mine", "gpus=1")
+        assert {problem.id for problem in refused.value.problems} == {"bad_path"}
+        return
     config = composed("stage=mine", "gpus=1").config
     assert config.data.mix[0].name == str(folder / name)
     assert config.model.path == str(model)

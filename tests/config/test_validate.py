@@ -91,6 +91,7 @@ def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
         "trials/bench/engine.py",
         "check/machine/parser.py",
         "planning/rlvr.py",
+        "planning/read_files.py",
         "planning/saved_model.py",
         "data/samples.py",
         "pipelines/links.py",

@@ -484,7 +484,7 @@ LORA_CHAIN = (
             "secret_in_job",
         ),
         (["stage=demo", "trainer=trl_sft", "runs='a\"b'"], "unquotable"),
-        (["stage=demo", "trainer=trl_sft", "runs='a\nrm -r x'"], "unquotable"),
+        (["stage=demo", "trainer=trl_sft", "runs='a\nrm -r x'"], "bad_path"),
         (
             ["stage=demo", "trainer=trl_sft", "stage.description='a\n#SBATCH --nodes=9'"],
             "unquotable",

@@ -90,7 +90,7 @@ def test_an_adapter_names_the_commit_of_its_hub_base(
     kept = staticmethod(PreTrainedModel._finalize_model_loading)
     # and restored after the test
     monkeypatch.setattr(PreTrainedModel, "_finalize_model_loading", kept)
-    shared._check_loaded_weights(Mock())
+    shared._check_loaded_weights(Mock(), Mock())
     repository = tmp_path / "models--lab--tiny"
     for digit in "ab":
         save(repository / "snapshots" / (digit * 40))
