@@ -53,9 +53,12 @@ _ORDER_FLAGS = (
     "data_seed",
     "dataset_streaming",
     "ignore_data_skip",
+    "max_train_samples",
     "shuffle_dataset",
     "train_sampling_strategy",
 )
+# With these flags a trainer has other rows than those of the mixture, or does not count them.
+_OTHER_ROWS = ("dataset_streaming", "max_train_samples", "dataset_cache_mode")
 _MEASURED_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 # The evidence whose requested value is computed here, or by the worker. That of any other key is the
 # key's own value.
@@ -122,8 +125,8 @@ def requested_settings(
 def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | None:
     """Return the share of each data set; None where its rows are not counted before they are loaded.
 
-    That is so of hub data, and of a data set that is named twice. Flags of the user's that name
-    data replace the mixture.
+    That is so of hub data, and of a data set that is named twice; and of built data of which the
+    trainer itself holds rows out. Flags of the user's that name data replace the mixture.
     """
     names = [entry.source.reference for entry in mixture]
     is_counted = all(entry.data is not None or entry.source.build for entry in mixture)
@@ -131,7 +134,9 @@ def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | Non
     of_data = {launch[key] for key in ("mixer", "splits", "dataset", "split") if key in launch}
     if not names or not is_counted or len(set(names)) < len(names):
         return None
-    if of_data & config.flags.keys() or "dataset_streaming" in config.flags:
+    if config.data.validation is not None and any(entry.data is None for entry in mixture):
+        return None
+    if not config.flags.keys().isdisjoint({*of_data, *_OTHER_ROWS}):
         return None
     return ",".join(repr(float(entry.share)) for entry in mixture)
 
@@ -187,7 +192,9 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
             alpha = 2 * recipe.lora.rank if recipe.lora.alpha is None else recipe.lora.alpha
             requested["lora_alpha"] = str(alpha)
             requested["lora_dropout"] = repr(float(recipe.lora.dropout))
-            requested["lora_targets"] = _adapted_layers(recipe.lora.targets)
+            layers = _adapted_layers(recipe.lora.targets)
+            if layers is not None:
+                requested["lora_targets"] = layers
         requested["base_dtype"] = parallel.precision.value
         if recipe.lora.quantize != Quantization.none:
             requested["base_dtype"] = recipe.lora.quantize.value
@@ -196,9 +203,16 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
     return requested
 
 
-def _adapted_layers(targets: Any) -> str:
-    """Return `all-linear`, or the names of the layers in order."""
-    return ",".join(sorted(targets)) if isinstance(targets, list) else str(targets)
+def _adapted_layers(targets: Any) -> str | None:
+    """Return `all-linear`, or the names of the layers in order, without those of their modules.
+
+    None for an expression that several names match.
+    """
+    names = targets if isinstance(targets, list) else [str(targets)]
+    if names == ["all-linear"]:
+        return "all-linear"
+    layers = {name.rpartition(".")[2] for name in names}
+    return ",".join(sorted(layers)) if all(map(str.isidentifier, layers)) else None
 
 
 def _plain_settings(config: RootConfig) -> dict[str, str]:

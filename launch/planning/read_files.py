@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from launch.digests import Digest, digest_folder
@@ -19,6 +20,11 @@ from launch.worker.finding import Finding, Fix
 from launch.worker.opened import FileState, file_state
 
 CHANGED = "input_changed"
+# The files of a model's folder that transformers looks for by their names, or by those in others.
+_LOADED = (
+    *("*.safetensors", "*.bin", "*.index.json", "*config.json", "*.py", "*.jinja", "*.model"),
+    *("tokenizer*", "vocab*", "merges.txt", "*tokens*.json", "chat_template*"),
+)
 _SHOWN = 2  # files that a message names
 _CURE = Fix.of("start again: it plans with the file as it is now; or set {0}", f"allow=[{CHANGED}]")
 
@@ -46,7 +52,8 @@ class ReadFiles:
                 changes.append(f"{path} changed" if path.is_file() else f"{path} is gone")
         for folder in self.folders:
             present = _files_of(folder, lambda file: "known")
-            changes += [f"{path} was added" for path in present if path not in self.files]
+            added = [path for path in present if path not in self.files and _is_loaded(path.name)]
+            changes += [f"{path} was added" for path in added]
         return changes
 
     def find_others(self, opened: Iterable[tuple[Path, FileState]], digest: Digest) -> list[str]:
@@ -69,11 +76,11 @@ class ReadFiles:
         """Return which files that were not planned, but `opened`, have changed while the run did.
 
         Such are the modules that a verifier imports. Every report of a file, and the file at the
-        end, has to have one state.
+        end, has to have one state. What else lies beside a model, such as a log, is no part of it.
         """
         states: dict[Path, set[FileState | None]] = {}
         for path, state in opened:
-            if path not in self.files:
+            if path not in self.files and path.parent not in self.folders:
                 states.setdefault(path, {_state_of(path)}).add(state)
         return [f"{path} changed" for path, seen in states.items() if len(seen) > 1]
 
@@ -81,6 +88,11 @@ class ReadFiles:
     def _is_same(path: Path, read: ReadFile, digest: Digest) -> bool:
         state = _state_of(path)
         return state is not None and (state == read.state or digest(path) == read.digest)
+
+
+def _is_loaded(name: str) -> bool:
+    """Return whether transformers may load a file of this name that was added to a model."""
+    return any(fnmatchcase(name, pattern) for pattern in _LOADED)
 
 
 def name_first(changes: list[str]) -> str:

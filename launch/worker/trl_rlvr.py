@@ -374,7 +374,8 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         output = super()._generate_and_score_completions(inputs)
         is_updated = self.state.global_step > 0
-        if "sampling_per_token_logps" in output and is_updated and self._is_due("sampler_weights"):
+        has_both = output.keys() >= {"sampling_per_token_logps", "old_per_token_logps"}
+        if has_both and is_updated and self._is_due("sampler_weights"):
             self._show_server_weights(output)
         if self._is_due("reference"):
             is_scored = "ref_per_token_logps" in output

@@ -214,3 +214,29 @@ def test_the_shares_of_local_data_are_asked(tmp_path: Path) -> None:
     twice = "data.mix=[{name: ./a.jsonl}, {name: ./a.jsonl, share: 0.5}]"
     assert mixture_of(*stage, twice) is None
     assert mixture_of("stage=sft", "gpus=8") is None  # of the hub
+
+
+@pytest.mark.parametrize(
+    ("targets", "layers"),
+    [
+        ("all-linear", "all-linear"),
+        ("[all-linear]", "all-linear"),
+        ("[v_proj,q_proj]", "q_proj,v_proj"),
+        ("[self_attn.q_proj,v_proj,q_proj]", "q_proj,v_proj"),
+        ("['.*_proj']", None),
+    ],
+)
+def test_the_layers_of_an_adapter_are_asked_by_their_names(
+    targets: str, layers: str | None
+) -> None:
+    stage = composed("stage=lora_sft", "trainer=trl_sft", f"recipe.lora.targets={targets}")
+    assert expected(stage).get("lora_targets") == layers
+
+
+def test_the_rows_are_not_asked_where_the_trainer_holds_some_out(tmp_path: Path) -> None:
+    def mixture_of(*overrides: str) -> str | None:
+        plan = planned("stage=demo", "trainer=trl_sft", *overrides, machine=machine_in(tmp_path))
+        return build_expectations(plan.config, plan.parallel, plan.inputs.mixture).get("mixture")
+
+    assert mixture_of() == "1.0"
+    assert mixture_of("data.validation=0.1") is None

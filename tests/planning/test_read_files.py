@@ -94,9 +94,25 @@ def test_what_is_no_part_of_a_model_and_a_new_time_change_nothing(tmp_path: Path
     (tmp_path / "base" / "README.md").write_text("new")
     (tmp_path / "base" / "checkpoint-10").mkdir()
     (tmp_path / "base" / "checkpoint-10" / "config.json").write_text("{}")
+    refuse_changed_inputs(plan, plan.machine.digests.of)
+    for name in ("nohup.out", "slurm-1.out", "results_2026.json", "events.out.tfevents.1"):
+        (tmp_path / "base" / name).write_text("written by another process")
     os.utime(tmp_path / "base" / "model.safetensors", ns=(1, 1))
     assert read.find_changes(hash_file) == []
-    refuse_changed_inputs(plan, plan.machine.digests.of)
+    log = tmp_path / "base" / "train.log"
+    log.write_text("a line")
+    opened = [(log, file_state(log))]
+    log.write_text("a line, and another")
+    assert read.find_reported(opened) == []
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "extra.safetensors", "chat_template.jinja"])
+def test_a_file_that_the_libraries_look_for_may_not_be_added(tmp_path: Path, name: str) -> None:
+    plan = plan_in(tmp_path)
+    (tmp_path / "base" / name).unlink(missing_ok=True)
+    read = read_files(plan, hash_file)
+    (tmp_path / "base" / name).write_text("new")
+    assert read.find_changes(hash_file) == [f"{tmp_path / 'base' / name} was added"]
 
 
 def test_only_files_whose_state_differs_are_read_again(tmp_path: Path) -> None:

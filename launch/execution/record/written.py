@@ -23,6 +23,8 @@ from launch.worker.json_codec import versioned
 from launch.worker.opened import FileState, file_state
 
 WRITTEN = "checkpoints.jsonl"
+# of files that transformers reads before any that a checkpoint has
+_WEIGHTS = (".safetensors", ".index.json")
 _IDLE = 19  # the lowest priority of a thread
 
 
@@ -40,7 +42,8 @@ class WrittenCheckpoint:
         """Describe how the files in `folder` differ from those that were written; None if they do
         not.
 
-        A file whose state is the recorded one is not read again.
+        A file whose state is the recorded one is not read again; of one without a digest the size and
+        the time of its content count. A file that was added counts if weights would be read from it.
         """
         try:
             now = checkpoint_files(folder)
@@ -49,6 +52,8 @@ class WrittenCheckpoint:
         recorded: dict[str, object] = {}
         found: dict[str, object] = {}
         for name in {*self.files, *now}:
+            if name not in self.files and not name.endswith(_WEIGHTS):
+                continue
             if name in self.files:
                 recorded[name] = self.files[name]
             if name in now:
@@ -59,9 +64,9 @@ class WrittenCheckpoint:
                 recorded[name] = self.digests[name]
                 found[name] = digest(folder / name)
             else:
-                # another node, or another start of the machine, may number the device differently
-                recorded[name] = self.files[name][1:]
-                found[name] = now[name][1:]
+                # another node numbers the device differently, and a copy has another inode
+                recorded[name] = self.files[name][2:4]
+                found[name] = now[name][2:4]
         return describe_changes(recorded, found)
 
 

@@ -279,9 +279,11 @@ def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> 
     """Return the findings on Adam's betas and epsilon in the optimizer's groups, against the flags
     of the command line, or the trainer's defaults.
 
-    An optimizer without betas, or with settings of its own, has none.
+    An optimizer without betas, or with settings of its own (Lion, AdEMAMix), has none.
     """
     if any(program.flag(name) is not None for name in _OTHER_SETTINGS):
+        return []
+    if "adamw" not in str(program.flag("optim") or "adamw"):
         return []
     if not groups or not all("betas" in group and "eps" in group for group in groups):
         return []

@@ -63,10 +63,10 @@ def is_shuffled(dataset: Any, seed: int) -> bool:
     """
     import numpy
 
-    order = getattr(dataset, "_indices", None)
-    if order is None:
-        return len(dataset) < 2
     due = numpy.random.default_rng(seed).permutation(len(dataset))
+    order = getattr(dataset, "_indices", None)
+    if order is None:  # the order of the table, which a shuffle of a few rows may be
+        return bool(numpy.array_equal(numpy.arange(len(dataset)), due))
     return bool(numpy.array_equal(order.column(0).to_numpy(), due))
 
 

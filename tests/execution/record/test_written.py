@@ -73,6 +73,10 @@ def remove_rank(folder: Path) -> None:
     (folder / FILES[2]).unlink()
 
 
+def edit(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("others")
+
+
 def swap(folder: Path) -> None:
     (folder / "optimizer.pt").rename(folder / "other")
     (folder / "model.safetensors").rename(folder / "optimizer.pt")
@@ -83,7 +87,7 @@ def swap(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "described"),
     [
-        (replace_content, "model.safetensors changed"),
+        (edit, "model.safetensors changed"),
         (add_shard, "model.safetensors.index.json was added"),
         (remove_rank, "global_step10/rank0.pt is gone"),
         (swap, "model.safetensors changed, optimizer.pt changed"),
@@ -96,6 +100,23 @@ def test_another_content_is_found_with_and_without_digests(
     assert find_change(tmp_path, checkpoint) is None
     change(checkpoint)
     assert find_change(tmp_path, checkpoint) == described
+
+
+def test_a_copy_that_keeps_size_and_time_is_found_by_the_digest_alone(tmp_path: Path) -> None:
+    for is_digested in (True, False):
+        (tmp_path / str(is_digested)).mkdir()
+        checkpoint = run_with(tmp_path / str(is_digested), is_digested=is_digested)
+        replace_content(checkpoint)
+        found = find_change(tmp_path / str(is_digested), checkpoint)
+        assert found == ("model.safetensors changed" if is_digested else None)
+
+
+def test_other_rights_and_what_no_resume_reads_are_no_change(tmp_path: Path) -> None:
+    checkpoint = run_with(tmp_path, is_digested=False)
+    (checkpoint / "model.safetensors").chmod(0o600)
+    (checkpoint / "pytorch_model.bin").write_text("as zero_to_fp32.py writes it")
+    (checkpoint / "results.json").write_text("{}")
+    assert find_change(tmp_path, checkpoint) is None
 
 
 def test_the_mark_of_a_finished_one_is_no_part_of_it(tmp_path: Path) -> None:
@@ -136,7 +157,7 @@ def test_what_changes_after_every_rank_has_written_was_not_written_by_the_run(
     recorder.record_new(is_whole=True)
     assert not recorder.is_waiting
     assert find_change(tmp_path, checkpoint) is None
-    replace_content(checkpoint)
+    edit(checkpoint)
     write(output / "checkpoint-20")
     recorder.record_new(is_whole=True)
     recorder.close(is_writing=False)

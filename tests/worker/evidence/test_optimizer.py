@@ -266,6 +266,10 @@ def test_an_optimizer_without_betas_has_no_finding_on_them() -> None:
     own = TrainerProgram(None, "trl.scripts.sft", ("--optim_args", "betas=0.8"))
     adam = torch.optim.AdamW([torch.zeros(1)])
     assert optimizer.check_adam(adam.param_groups, own) == []
+    lion = TrainerProgram(None, "trl.scripts.sft", ("--optim", "lion_32bit"))  # its epsilon is 0
+    assert optimizer.check_adam(adam.param_groups, lion) == []
+    fused = TrainerProgram(None, "trl.scripts.sft", ("--optim", "adamw_torch_fused"))
+    assert len(optimizer.check_adam(adam.param_groups, fused)) == 2
 
 
 def test_the_steps_are_found_where_the_trainer_keeps_them() -> None:

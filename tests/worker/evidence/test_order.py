@@ -164,3 +164,13 @@ def test_the_sequences_of_olmo_core() -> None:
         (loader_of(SEED, chunk_size=2), "unproven"),
     ):
         assert order.check_olmo_core_order(loader, str(SEED))[0].verdict == verdict
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_shuffle_of_a_few_rows_is_known(count: int, seed: int) -> None:
+    """It may leave the rows where they are, and then has no numbers of rows."""
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"a": list(range(count))}).shuffle(seed=seed)
+    assert order.is_shuffled(rows, seed)
