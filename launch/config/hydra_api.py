@@ -130,7 +130,7 @@ def parse_override(override: str) -> ParsedOverride | None:
         (parsed,) = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(
             [override]
         )
-    except OverrideParseException:
+    except (OverrideParseException, ValueError):  # a number of thousands of digits
         return None
     return ParsedOverride(
         parsed.get_key_element(),

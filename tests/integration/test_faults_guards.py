@@ -243,7 +243,11 @@ def test_the_next_checkpoint_will_not_fit(tmp_path: Path, small_disk: Path) -> N
     """
     small = watched(small_disk, every=100)
     watch_config = WatchConfig(
-        small.guards, (), small.guard_context, small.output, small.layout, checkpoint_bytes=2**24
+        small.guards,
+        guard_context=small.guard_context,
+        output=small.output,
+        layout=small.layout,
+        checkpoint_bytes=2**24,
     )
     (small_disk / "model").mkdir()
     run(tmp_path, body, "the next checkpoint will not fit", watch_config=watch_config)

@@ -268,7 +268,8 @@ shutil.copytree(glob.glob(f"{CACHE}/demo/model-*")[0], "runs/demo/r/model", dirs
 _WEIGHTS = ("first_update", "gradients", "last_update", "saved_weights")
 _BATCHES = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch")
 _RATES = ("learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "max_steps")
-_SETTINGS = (*_BATCHES, *_RATES, *_WEIGHTS)
+_ROWS = ("seed", "max_seq_length", "mixture")
+_SETTINGS = (*_BATCHES, *_RATES, *_ROWS, *_WEIGHTS)
 # the script holds no trainer
 UNSEEN = f"allow=[{','.join(f'unproven_{setting}' for setting in _SETTINGS)}]"
 
