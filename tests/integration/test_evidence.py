@@ -10,6 +10,7 @@ import pytest
 from tests.integration import warm
 from tests.integration.conftest import launch_in, records
 from tests.integration.demo_kit import give_demo
+from tests.integration.test_refuted import planted
 from tests.integration.test_worker_training import (
     HOLDS,
     LAUNCH,
@@ -19,7 +20,6 @@ from tests.integration.test_worker_training import (
     trainer_arguments,
 )
 from tests.integration.tiny_stage import TinyStage
-from tests.paths import ROOT
 from tests.worker import ranks
 
 pytestmark = pytest.mark.slow
@@ -126,31 +126,20 @@ def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
 def test_a_run_that_is_not_what_was_asked_exits_3(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A trainer file of the user's own, which believes TRL's word: TRL 1.16 takes `padding_free`
-    for DPO and pads.
-    """
+    """The trainer pads, though it was told to flatten (tests/integration/planted)."""
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
-    shipped = (ROOT / "configs" / "tulu" / "trainer" / "trl_dpo.yaml").read_text(encoding="utf-8")
-    own = shipped.replace(
-        "packing: { none: {} }", "packing: { none: {}, flatten: { padding_free: true } }"
-    )
-    assert own != shipped
-    folder = tmp_path / "own" / "trainer"
-    folder.mkdir(parents=True)
-    (folder / "trl_dpo.yaml").write_text(own, encoding="utf-8")
     give_demo(tmp_path_factory, tmp_path)
     words = [
-        "stage=demo_dpo",
-        "trainer=trl_dpo",
+        "stage=demo",
+        "trainer=trl_sft",
         "recipe.packing=flatten",
         "recipe.max_steps=2",
         "name=unmet",
     ]
-    own_files = str(tmp_path / "own")
     python = warm.python_with_cold_ranks()  # it ends in time
-    ran = launch_in(tmp_path, "run", *words, python=python, LAUNCH_CONFIG_DIR=own_files)
+    ran = launch_in(tmp_path, "run", *words, python=python, **planted("padding"))
     assert ran.returncode == 3, ran.stdout + ran.stderr
-    run = tmp_path / "runs" / "demo_dpo" / "unmet"
+    run = tmp_path / "runs" / "demo" / "unmet"
     failed = json.loads((run / "FAILED").read_text(encoding="utf-8"))
     assert (failed["exit_code"], failed["cause_id"], failed["steps"]) == (3, "refuted_packing", 0)
     stopped = (

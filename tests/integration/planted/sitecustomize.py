@@ -70,7 +70,7 @@ def hold_olmo_core_schedule(schedules: Any) -> None:
     schedules.Scheduler.set_lr = set_at_first
 
 
-def change_flag(names: tuple[str, ...], change: Callable[[float], float]) -> None:
+def change_flag(names: tuple[str, ...], change: Callable[[str], str]) -> None:
     """The trainer's own parser reads another value of a flag than was given."""
     import argparse
 
@@ -81,7 +81,7 @@ def change_flag(names: tuple[str, ...], change: Callable[[float], float]) -> Non
             args = list(sys.argv[1:] if args is None else args)
             for at, word in enumerate(args[:-1]):
                 if word.removeprefix("--") in names:
-                    args[at + 1] = f"{change(float(args[at + 1])):g}"
+                    args[at + 1] = change(args[at + 1])
         return parse(self, args, namespace)
 
     argparse.ArgumentParser.parse_known_args = parse_other  # type: ignore[method-assign]
@@ -106,6 +106,10 @@ def drop_rows(datasets: Any) -> None:
     datasets.load_dataset = load_half
 
 
+def half(number: str) -> str:
+    return f"{float(number) / 2:g}"
+
+
 _EPOCHS = ("num_train_epochs", "num_epochs")
 _LIMITS = ("max_length", "max_seq_length", "max_token_length")
 
@@ -118,17 +122,19 @@ def plant(fault: str) -> None:
         _after_import("torch.optim.lr_scheduler", hold_schedule)
         _after_import("olmo_core.optim.scheduler", hold_olmo_core_schedule)
     elif fault == "epoch":
-        change_flag(_EPOCHS, lambda epochs: epochs - 1)
+        change_flag(_EPOCHS, lambda epochs: str(int(epochs) - 1))
     elif fault == "beta":
-        change_flag(("beta",), lambda beta: beta / 2)
+        change_flag(("beta",), half)
     elif fault == "rows":
         _after_import("datasets", drop_rows)
     elif fault == "alpha":
-        change_flag(("lora_alpha",), lambda alpha: alpha / 2)
+        change_flag(("lora_alpha",), half)
     elif fault == "seed":
-        change_flag(("seed",), lambda seed: seed + 1)
+        change_flag(("seed",), lambda seed: str(int(seed) + 1))
     elif fault == "limit":
-        change_flag(_LIMITS, lambda limit: limit / 2)
+        change_flag(_LIMITS, half)
+    elif fault == "padding":
+        change_flag(("padding_free",), lambda _: "false")
 
 
 if any(word.endswith("launch/worker/entry.py") for word in sys.orig_argv):
