@@ -97,7 +97,6 @@ def test_an_older_commit_as_text_and_as_json(history: Path) -> None:
     assert broken == {
         "patch_source_changed",
         "rule_source_changed",
-        "stale_allowlist",
         "stale_row",
         "trainer_script_missing",
     }
