@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Device, Kind, Mode
+from launch.config.schema import Kind, Mode
 from launch.execution.diagnosis.advice import Cure, Situation, cure_for_errors
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.diagnosis.tracebacks import (
@@ -21,28 +21,17 @@ from launch.execution.diagnosis.tracebacks import (
     printed_chain,
 )
 from launch.execution.record.events import Event
-from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.parallel import Batch
 from launch.worker.trainer import error_chain
-from tests.execution.diagnosis.test_corpus import CORPUS
+from tests.execution.diagnosis.test_corpus import CORPUS, SITUATION
 from tests.messages import values_of
-
-PLAN = Situation(
-    trainer="finetune",
-    settings=RunSettings(
-        batch=Batch(128, 8, 2, 8), mode=Mode.zero2, device=Device.cuda, max_seq_length=4096
-    ),
-    runs=Path("/data/runs"),
-    cache=Path("/data/cache"),
-    python="python",
-)
 
 
 def with_settings(**changes: Any) -> Situation:
-    """The situation of PLAN with other settings of the run."""
-    return replace(PLAN, settings=replace(PLAN.settings, **changes))
+    """The situation of the corpus with other settings of the run."""
+    return replace(SITUATION, settings=replace(SITUATION.settings, **changes))
 
 
 def cure_for(text: str, situation: Situation) -> Cure | None:
@@ -57,8 +46,8 @@ def test_cures_need_no_plan() -> None:
 
 
 def test_an_unknown_cause_has_none() -> None:
-    assert cure_for("ValueError: the data has no column 'messages'", PLAN) is None
-    assert cure_for("ValueError: No module named 'kernels'", PLAN) is None
+    assert cure_for("ValueError: the data has no column 'messages'", SITUATION) is None
+    assert cure_for("ValueError: No module named 'kernels'", SITUATION) is None
 
 
 def test_a_certain_cure_goes_before_an_uncertain_one_and_the_root_before_the_rest() -> None:
@@ -70,11 +59,11 @@ def test_a_certain_cure_goes_before_an_uncertain_one_and_the_root_before_the_res
             ("UnicodeDecodeError", "'utf-8' codec can't decode"),
         )
     )
-    found = cure_for_errors([root, RaisedError("OSError", "No space left on device")], PLAN)
+    found = cure_for_errors([root, RaisedError("OSError", "No space left on device")], SITUATION)
     assert found is not None and found[1].id == "disk_full"
-    found = cure_for_errors([root, outer], PLAN)
+    found = cure_for_errors([root, outer], SITUATION)
     assert found is not None and found[0] is outer
-    found = cure_for_errors([root, decoding], PLAN)
+    found = cure_for_errors([root, decoding], SITUATION)
     assert found is not None and found[0] is root and found[1].text.startswith("possibly: ")
 
 
@@ -96,11 +85,11 @@ def test_the_cure_of_a_failed_import_is_uncertain_where_it_was_handled() -> None
     for because in (True, False):
         chain = fail(because=because)
         assert [error.was_handled for error in chain] == [not because, False]
-        found = cure_for_errors(chain, PLAN)
+        found = cure_for_errors(chain, SITUATION)
         assert found is not None and found[1].id == "missing_package"
         assert found[1].text.startswith("possibly: ") != because
     certain = cure_for_errors(
-        [*fail(because=False)[:1], RaisedError("OSError", "No space left on device")], PLAN
+        [*fail(because=False)[:1], RaisedError("OSError", "No space left on device")], SITUATION
     )
     assert certain is not None and certain[1].id == "disk_full"
 
@@ -181,7 +170,7 @@ def test_an_nccl_timeout_names_the_collective_and_who_was_absent() -> None:
     finder = CauseFinder(range(4))
     for rank, number, kind in ((0, 12, "ALLREDUCE"), (2, 12, "ALLREDUCE"), (3, 11, "ALLGATHER")):
         finder.add_lines(rank, [WATCHDOG.format(rank=rank, number=number, kind=kind)], 5.0)
-    cause = finder.find_cause(-6, PLAN)
+    cause = finder.find_cause(-6, SITUATION)
     assert cause.line == (
         "NCCL timeout: ranks 0, 2 waited in ALLREDUCE number 12, rank 3 waited in ALLGATHER number "
         "11; "
@@ -214,7 +203,7 @@ def test_an_error_that_came_before_the_time_out_is_the_cause() -> None:
     finder.add_error(
         Event("error", 5.0, 1, {"message": "CUDA out of memory", "type": "OutOfMemoryError"})
     )
-    cause = finder.find_cause(1, PLAN)
+    cause = finder.find_cause(1, SITUATION)
     assert (cause.rank, cause.line) == (1, "OutOfMemoryError: CUDA out of memory")
     assert cause.cure is not None and cause.cure.id == "out_of_memory"
 
