@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.config.line import format_value
 from launch.config.ranges import is_number
-from launch.rules.facts import ABSENT, UNKNOWN, Facts
+from launch.rules.facts import ABSENT, UNKNOWN, Facts, Source
 
 # Each gets the facts, the name, its value and the operand.
 Condition = Callable[[Facts, str, Any, Any], bool]
@@ -78,18 +78,22 @@ def _lacks_items(facts: Facts, name: str, value: Any, operand: Sequence[Any]) ->
     return bool(_known_list(value)) and set(operand).isdisjoint(value)
 
 
-def _has_odd_length(facts: Facts, name: str, value: Any, operand: Any) -> bool:
-    return len(_known_list(value)) % 2 == 1
+def _has_length(facts: Facts, name: str, value: Any, operand: str) -> bool:
+    """Return whether a list that is not empty has an odd, or an even, number of values."""
+    length = len(_known_list(value))
+    return length > 0 and _PARITIES[length % 2] == operand
 
 
 def _has_small_count(facts: Facts, name: str, value: Any, operand: int) -> bool:
     return any(small_counts(value, operand))
 
 
-def _is_unknown_name(facts: Facts, name: str, value: Any, operand: Any) -> bool:
-    """Return whether the value is not among the names that the trainer knows for the flag."""
+def _is_named(facts: Facts, name: str, value: Any, operand: bool) -> bool:
+    """Return whether the value is among the names that the trainer knows for the flag, or, with the
+    operand false, is not among them. Where the names are not known, neither is.
+    """
     names = facts.known_names(name)
-    return bool(names) and is_set(value) and value not in names
+    return bool(names) and is_set(value) and (value in names) is operand
 
 
 def _is_from(facts: Facts, name: str, value: Any, operand: str) -> bool:
@@ -99,6 +103,8 @@ def _is_from(facts: Facts, name: str, value: Any, operand: str) -> bool:
 def _is_not_from(facts: Facts, name: str, value: Any, operand: str) -> bool:
     return facts.source(name) not in (None, operand)
 
+
+_PARITIES = ("even", "odd")
 
 CONDITIONS: Mapping[str, Condition] = {
     "is": _is_equal,
@@ -110,13 +116,41 @@ CONDITIONS: Mapping[str, Condition] = {
     "matches": _matches,
     "matches_not": _matches_not,
     "lacks": _lacks_items,
-    "length": _has_odd_length,
+    "length": _has_length,
     "count_to": _has_small_count,
-    "named": _is_unknown_name,
+    "named": _is_named,
     "from": _is_from,
     "not_from": _is_not_from,
 }
 _OF_SOURCE = ("from", "not_from")  # they do not depend on the value
+# The operands that a condition takes, where they are few.
+_CHOICES: Mapping[str, Sequence[object]] = {
+    "given": (True, False),
+    "named": (True, False),
+    "length": _PARITIES,
+    "from": tuple(Source),
+    "not_from": tuple(Source),
+}
+# Conditions whose operand is a number, and those whose operand is a regular expression.
+_OF_NUMBERS = ("below", "above", "count_to")
+_OF_EXPRESSIONS = ("matches", "matches_not")
+
+
+def find_fault(condition: str, operand: Any) -> str | None:
+    """Return what is wrong with a condition of a row; None if nothing is."""
+    if condition not in CONDITIONS:
+        return f"there is no condition '{condition}': {', '.join(CONDITIONS)}"
+    choices = _CHOICES.get(condition)
+    if choices is not None and operand not in choices:
+        return f"'{condition}' takes {' or '.join(map(format_value, choices))}, got {operand}"
+    if condition in _OF_NUMBERS and not is_number(operand):
+        return f"'{condition}' takes a number, got {operand}"
+    if condition in _OF_EXPRESSIONS:
+        try:
+            re.compile(operand)
+        except (re.error, TypeError) as error:
+            return f"'{condition}' takes a regular expression, got {operand}: {error}"
+    return None
 
 
 def texts_of(value: Any) -> list[str]:

@@ -81,16 +81,15 @@ def _unmet_needs(rule: Rule, facts: Facts) -> Iterator[Values]:
 
 
 def _as_finding(rule: Rule, facts: Facts, values: Values) -> Finding:
-    is_lint = facts.place == Place.lint
-    message = rule.in_lint if is_lint and rule.in_lint else rule.message
 
     def fill(text: str) -> str:
         return _PLACEHOLDER.sub(lambda found: _value_of(found[1], rule, facts, values), text)
 
-    fix = Fix.of(*map(fill, rule.fix)) if rule.fix and not is_lint else None
+    has_fix = bool(rule.fix) and facts.place != Place.lint
+    fix = Fix.of(*map(fill, rule.fix)) if has_fix else None
     about = rule.at or rule.flag
     where = facts.locate(about) if about else None
-    finding = Finding.error(rule.id, fill(fill(message)), where, fix)
+    finding = Finding.error(rule.id, fill(rule.text_for(facts.place)), where, fix)
     return finding.as_warning() if rule.severity == "warning" else finding
 
 
@@ -100,7 +99,7 @@ def _value_of(name: str, rule: Rule, facts: Facts, values: Values) -> str:
         return str(values[name])
     if name == "flag":
         return str(rule.flag)
-    if name in ("reason", "at"):
-        return str(getattr(rule, name))
+    if name == "at":
+        return str(rule.at)
     value = facts.value(str(rule.flag) if name == "value" else name)
     return format_value(value) if is_set(value) else "null"

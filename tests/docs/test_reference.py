@@ -197,9 +197,9 @@ def rows_of_the_table() -> Iterator[tuple[str, ...]]:
         rules = list(group)
         rule = rules[0]
         cure = with_values(str(Fix.of(*rule.fix))) if rule.fix else ""
-        reason = rule.message.replace("{reason}", rule.reason)
+        message = with_values(rule.text_for(Place.plan))
         places = "<br>".join(rule.upstream)
-        yield f"`{rule.id}`", rule.severity, applies(rules), with_values(reason), cure, places
+        yield f"`{rule.id}`", rule.severity, applies(rules), message, cure, places
 
 
 def applies(rules: list[Rule]) -> str:
