@@ -65,10 +65,11 @@ def read_user_flags(
             if _undoes_request(name, value, flags.get(name), entry, requested):
                 text = format_value(value_at(plain, f"recipe.{key}"))
                 conflict = _undone_request(name, value, key, text, where)
-                if "flag_over_recipe" in config.allow:
-                    warnings.append(conflict.as_warning())
-                else:
+                conflict = conflict.apply_allow(config.allow)
+                if conflict.stops:
                     problems.append(conflict)
+                else:
+                    warnings.append(conflict.as_warning())
             elif isinstance(entry, str) or key.startswith("lora."):
                 # the flag is the key's own, or one of an adapter
                 warnings.append(_overridden_key(name, value, key, where))

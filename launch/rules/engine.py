@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from launch.config.line import format_value
@@ -32,11 +32,15 @@ def flags_with_rule(facts: Facts, id: str) -> set[str]:
     return {rule.flag for rule in rules_for(facts) if rule.id == id and rule.flag}
 
 
-def apply_rules(facts: Facts, rules: Iterable[Rule]) -> list[Finding]:
-    """Return what the rules find, in their order."""
+def apply_rules(facts: Facts, rules: Iterable[Rule], allow: Collection[str] = ()) -> list[Finding]:
+    """Return what the rules find, in their order. What `allow` names is allowed, if its rule can
+    be.
+    """
     findings: list[Finding] = []
     for rule in rules:
-        findings += [_as_finding(rule, facts, values) for values in _cases(rule, facts)]
+        for values in _cases(rule, facts):
+            finding = _as_finding(rule, facts, values)
+            findings.append(finding.apply_allow(allow) if rule.allow else finding)
     return findings
 
 

@@ -18,7 +18,10 @@ FILE = Path(__file__).with_name("table.yaml")
 # PyYAML's loader in C where it has one: its own takes ten times as long
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Names that are properties of a run. Others without a dot are flags.
-SETTINGS = ("trainer", "family", "kind", "device", "gpus", "evaluate")
+SETTINGS = (
+    *("trainer", "family", "kind", "device", "gpus", "evaluate", "tracking", "cache_only"),
+    *("parallel_mode", "parallel_zero", "mode_without_zero"),
+)
 SUBJECT = "flag"  # in a condition: the flag of the row
 
 
