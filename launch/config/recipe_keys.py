@@ -88,7 +88,8 @@ class LoraConfig:
     rank: int | None = key(
         None,
         COUNT,
-        help="of the adapter's matrices; null: all weights are trained",
+        help="rank of the adapter's two matrices, 8 to 256 as a rule; null: no adapter, all "
+        "weights are trained",
         flags={
             "trl": {"*": {"use_peft": True, "lora_r": "{value}"}},
             "finetune dpo_tune_cache": {"*": {"use_lora": True, "lora_rank": "{value}"}},
@@ -111,7 +112,7 @@ class LoraConfig:
     alpha: int | None = key(
         None,
         COUNT,
-        help="the adapter's output is scaled by alpha / rank; null: twice the rank",
+        help="the adapter's output is multiplied by alpha / rank; null: twice the rank",
         flags={"trl finetune dpo_tune_cache": "lora_alpha"},
         proof=Proof("lora_alpha", "the scaling of the adapted layers"),
         other_names={"axolotl trl llama_factory": "lora_alpha", "others": "alpha"},
@@ -119,14 +120,16 @@ class LoraConfig:
     dropout: float = key(
         0.0,
         BELOW_ONE,
-        help="on the adapter's input",
+        help="fraction of the adapter's inputs that is dropped at random while it trains, 0 to "
+        "0.1 as a rule",
         flags={"trl finetune dpo_tune_cache": "lora_dropout"},
         proof=Proof("lora_dropout", "the dropout of the adapted layers"),
         other_names={"axolotl trl llama_factory": "lora_dropout"},
     )
     targets: Any = key(
         "all-linear",
-        help="which layers get one: all-linear (all but the output layer), or a list of names",
+        help="layers that get an adapter: all-linear (all but the output layer), or a list of "
+        "names such as [q_proj,v_proj]",
         flags={
             "trl": {
                 "all-linear": {"lora_target_modules": ["all-linear"]},
@@ -143,7 +146,8 @@ class LoraConfig:
     )
     quantize: Quantization = key(
         Quantization.none,
-        help="nf4 is QLoRA: the frozen weights are kept in 4 bit",
+        help="nf4 keeps the frozen weights in 4 bit (QLoRA), in about a quarter of the memory "
+        "of bf16",
         flags={
             "trl": {
                 "none": {},
@@ -179,7 +183,8 @@ class RecipeConfig:
     global_batch_size: int = key(
         MISSING,
         COUNT,
-        help="samples (DPO: pairs, RLVR: completions) in one optimizer step",
+        help="samples (DPO: pairs, RLVR: completions) in one optimizer step, over all ranks; "
+        "128 is usual",
         proof=Proof("global_batch", "the rows of the forward passes of a step, over all ranks"),
         unproven_because={
             "olmo_core_finetune": "it packs to a token budget, and its rows are not samples"
@@ -191,7 +196,8 @@ class RecipeConfig:
     per_device_batch_size: int = key(
         1,
         COUNT,
-        help="samples in one forward pass of one rank",
+        help="samples in one forward pass of one rank, as many as its memory takes; the other "
+        "samples of a step are accumulated",
         unproven_because={
             "*": "it changes memory and speed: `global_batch` counts the samples of all passes"
         },
@@ -204,14 +210,16 @@ class RecipeConfig:
     learning_rate: float = key(
         MISSING,
         POSITIVE,
-        help="the highest of the schedule",
+        help="highest learning rate of the schedule: about 5e-6 to 2e-5 for SFT, 5e-7 for DPO, "
+        "1e-4 with an adapter",
         flags={"*": "learning_rate"},
         proof=Proof("learning_rate", _RATES),
         other_names={"axolotl trl llama_factory": "learning_rate", "others": "lr max_lr"},
     )
     lr_scheduler: str = key(
         "linear",
-        help="linear, cosine, constant, ...: any that the trainer supports",
+        help="how the learning rate falls after the warm-up: linear, cosine, constant, or "
+        "another one of the trainer's",
         flags={"torchrun grpo": _SCHEDULES, "*": "lr_scheduler_type"},
         unsupported_because={
             "dpo": "dpo.py builds linear, cosine and constant ones (olmo_core_utils.py:279-288)",
@@ -229,8 +237,8 @@ class RecipeConfig:
     warmup_ratio: float | None = key(
         None,
         BELOW_ONE,
-        help="fraction of all steps, below 1, as TRL takes 1 for one step (transformers "
-        "training_args.py, warmup_steps); null: the trainer's default",
+        help="fraction of the optimizer steps in which the learning rate rises from 0, such as "
+        "0.03; below 1; null: the trainer's default",
         flags={
             # below 1 it is a share of the steps (transformers training_args.py, warmup_steps)
             "trl": "warmup_steps",
@@ -246,7 +254,7 @@ class RecipeConfig:
     weight_decay: float | None = key(
         None,
         NOT_NEGATIVE,
-        help="null: the trainer's default",
+        help="weight decay of AdamW, 0 to 0.1 as a rule; null: the trainer's default",
         flags={"reward_modeling": {"null": {}}, "*": "weight_decay"},
         unsupported_because={
             "reward_modeling": "it leaves AdamW its default (reward_modeling.py:309)"
@@ -257,7 +265,7 @@ class RecipeConfig:
     epochs: int = key(
         1,
         COUNT,
-        help="number of passes over the data",
+        help="number of passes over the data, 1 to 3 as a rule",
         flags={
             # total_episodes ends the run; num_epochs repeats each rollout (grpo_fast.py:651)
             "ray": {"*": {}},
@@ -274,7 +282,8 @@ class RecipeConfig:
     max_steps: int | None = key(
         None,
         COUNT,
-        help="optimizer steps; ends the run before `epochs` are complete",
+        help="optimizer steps after which the run ends, before `epochs` are complete; null: "
+        "all epochs",
         flags={
             # total_episodes is max_steps x global_batch_size (grpo_fast.py:1032)
             "ray": {"*": {}},
@@ -292,7 +301,8 @@ class RecipeConfig:
     max_seq_length: int = key(
         MISSING,
         LENGTH,
-        help="tokens",
+        help="tokens of the longest sample (RLVR: prompt plus response), such as 4096; a "
+        "longer one is cut or left out",
         flags={
             # GRPOConfig has no limit on prompts: the reward proof checks every row against it
             "trl_grpo": {"*": {}},
@@ -317,7 +327,7 @@ class RecipeConfig:
     max_grad_norm: float | None = key(
         1.0,
         NOT_NEGATIVE,
-        help="null: no clipping",
+        help="norm that the gradients of a step are clipped at; null: no clipping",
         flags={
             "trl grpo_fast": {"null": {"max_grad_norm": 0.0}, "*": {"max_grad_norm": "{value}"}},
             "grpo": {"*": {"max_grad_norm": "{value}"}},
@@ -335,19 +345,20 @@ class RecipeConfig:
     seed: int = key(
         42,
         SEED,
-        help="of the data's order and of random draws",
+        help="seed of the order of the rows and of all other random draws",
         flags={"*": "seed"},
         proof=Proof("seed", "the order in which the rows are dealt"),
         other_names={"axolotl trl llama_factory": "seed"},
     )
     precision: Precision = key(
         Precision.auto,
-        help="auto: bf16 where the trainer supports it",
+        help="number format of the computation; auto: bf16 where the trainer supports it",
         proof=Proof("dtype", "the type that the model computes in"),
     )
     chat_template: str | None = key(
         None,
-        help="null: the tokenizer's own",
+        help="how messages become one text: the name of a template, such as tulu, or a .jinja "
+        "file; null: the tokenizer's own",
         flags={
             "trl_sft": {"null": {}, "*": {"chat_template_path": "{value}"}},  # the template's file
             "trl": {"null": {}, "*": {}},  # the option chat_template
@@ -363,7 +374,9 @@ class RecipeConfig:
     )
     packing: Packing = key(
         Packing.none,
-        help="flatten: the same samples, unpadded; bins: rows filled to a token budget",
+        help="how samples fill a micro batch. none: each padded to the longest; flatten: the "
+        "same samples end to end, without padding; bins: as many samples as fit "
+        "max_seq_length",
         flags={
             "trl_sft": {
                 "none": {},
@@ -393,7 +406,8 @@ class RecipeConfig:
     )
     balanced: bool = key(
         False,
-        help="distribute the samples of a global batch over the ranks by length",
+        help="deal the samples of a global batch by length, so that all ranks get about the "
+        "same number of tokens",
         flags={"finetune dpo_tune_cache": {"false": {}, "true": {}}},  # the patch balanced_batches
         unsupported_because={
             "trl": "the load-balancing patch is written for open-instruct's finetune.py and "
@@ -408,7 +422,9 @@ class RecipeConfig:
     )
     loss_averaging: LossAveraging | None = key(
         None,
-        help="null: the trainer's default",
+        help="how the SFT loss weighs the tokens of a step. tokens, sum: all the same (sum has "
+        "the gradient norm of a sum); micro_batch_means: those of a short micro batch "
+        "more; null: the trainer's default",
         flags={
             # the patches token_weighting and token_sums
             "finetune": {"micro_batch_means": {}, "tokens": {}, "sum": {}},
@@ -432,7 +448,7 @@ class RecipeConfig:
     )
     liger: bool = key(
         False,
-        help="use Liger's fused kernels",
+        help="use Liger's fused Triton kernels, which take less memory; on GPUs only",
         flags={"finetune dpo_tune_cache trl_sft trl_dpo": "use_liger_kernel"},
         unsupported_because={
             "dpo": "dpo.py accepts use_liger_kernel and never reads it",
@@ -451,7 +467,8 @@ class RecipeConfig:
     )
     attention: str = key(
         "auto",
-        help="sdpa, eager, flash_2, ...; auto: the trainer's choice",
+        help="implementation of attention: sdpa, eager, flash_2, or another one of the "
+        "trainer's; auto: the trainer's choice",
         flags={
             "trl": {
                 "auto": {},
@@ -475,7 +492,7 @@ class RecipeConfig:
     )
     gradient_checkpointing: bool = key(
         False,
-        help="recompute activations in the backward pass to save memory",
+        help="recompute activations in the backward pass: much less memory, and a slower step",
         flags={
             # 0.1: with the logits of long packed rows upstream ran out of memory above it (its pull
             # request 1466, scripts/train/olmo3/7b_instruct_dpo_olmocore.sh:58)
@@ -495,7 +512,8 @@ class RecipeConfig:
     checkpoint_steps: int | None = key(
         None,
         COUNT,
-        help="optimizer steps between checkpoints; null: none before the end",
+        help="optimizer steps between checkpoints, which a stopped run resumes from; null: "
+        "none before the end",
         flags={
             # the last three are kept, as in open-instruct; `flags.save_total_limit=` overrides
             "trl": {
@@ -518,7 +536,7 @@ class RecipeConfig:
     eval_steps: int | None = key(
         None,
         COUNT,
-        help="steps between evaluations on data.validation; null: at the end only",
+        help="optimizer steps between evaluations on data.validation; null: at the end only",
         flags={"trl_sft trl_dpo": "eval_steps"},
         unsupported_because={
             "trl_grpo": "a GRPO loss on held-out rows says nothing; `launch eval` scores the model",
@@ -531,7 +549,8 @@ class RecipeConfig:
     early_stop: int | None = key(
         None,
         COUNT,
-        help="stop after so many evaluations without a lower loss; the best is kept",
+        help="number of evaluations without a lower loss after which the run stops; the best "
+        "checkpoint is kept; null: never",
         flags={
             # and the option early_stop
             "trl_sft trl_dpo": {"null": {}, "*": {"load_best_model_at_end": True}}
@@ -547,7 +566,7 @@ class RecipeConfig:
     sample_every: int | None = key(
         None,
         COUNT,
-        help="steps between answers to three fixed prompts, recorded; null: none",
+        help="optimizer steps between recorded answers to three fixed prompts; null: none",
         flags={"trl_sft trl_dpo trl_grpo": {"*": {}}},  # the option samples
         unsupported_because={
             "RM": "a reward model generates no text",
@@ -559,7 +578,8 @@ class RecipeConfig:
     beta: float | None = key(
         None,
         POSITIVE,
-        help="of DPO",
+        help="DPO's weight of staying close to the starting model: 0.1 is usual with loss=dpo, "
+        "5 with dpo_norm; null: the trainer's default",
         flags={"DPO": "beta"},
         unsupported_because={
             "SFT": "the loss of SFT has none",
@@ -570,7 +590,8 @@ class RecipeConfig:
     )
     loss: str | None = key(
         None,
-        help="DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default",
+        help="loss function. DPO: dpo, dpo_norm (log-probs per token), ...; RLVR: grpo, dapo, "
+        "...; null: the trainer's default",
         flags={
             "dpo": {"dpo": {"loss_type": "dpo"}, "dpo_norm": {"loss_type": "dpo_norm"}},
             "dpo_tune_cache": {
@@ -604,7 +625,8 @@ class RecipeConfig:
     prompts_per_step: int | None = key(
         None,
         COUNT,
-        help="of RLVR, as all below: prompts in one optimizer step",
+        help="prompts in one optimizer step of RLVR; times samples_per_prompt it is "
+        "global_batch_size",
         flags={
             # global_batch_size is prompts_per_step x samples_per_prompt
             "trl_grpo": {"*": {}},
@@ -616,7 +638,8 @@ class RecipeConfig:
     samples_per_prompt: int | None = key(
         None,
         GROUP,
-        help="completions sampled for each prompt, which are compared",
+        help="completions that RLVR samples for each prompt, to compare them with each other; "
+        "4 to 16 as a rule",
         flags={"trl_grpo": "num_generations", "ray": "num_samples_per_prompt_rollout"},
         unsupported_because=_ONLY_RLVR,
         proof=Proof("samples_per_prompt", "the completions of each prompt in the first step"),
@@ -628,7 +651,7 @@ class RecipeConfig:
     response_length: int | None = key(
         None,
         COUNT,
-        help="tokens of a completion, at most",
+        help="maximum tokens of a completion of RLVR, such as 1024; it is cut there",
         flags={"trl_grpo": "max_completion_length", "ray": "response_length"},
         unsupported_because=_ONLY_RLVR,
         proof=Proof("response_length", "what TRL's sampling reads"),
@@ -640,7 +663,8 @@ class RecipeConfig:
     temperature: float | None = key(
         None,
         POSITIVE,
-        help="of sampling",
+        help="temperature that RLVR samples with; 1 is the model's own distribution; null: the "
+        "trainer's default",
         flags={"RLVR": "temperature"},
         unsupported_because=_ONLY_RLVR,
         proof=Proof("temperature", "what TRL's sampling reads"),
@@ -648,7 +672,8 @@ class RecipeConfig:
     kl_beta: float | None = key(
         None,
         NOT_NEGATIVE,
-        help="weight of the KL divergence from the starting model; 0: none",
+        help="weight of the KL divergence from the starting model in RLVR's loss, such as "
+        "0.05; 0: none; null: the trainer's default",
         flags={
             "trl_grpo": "beta",
             "ray": {"0.0": {"beta": 0.0, "load_ref_policy": False}, "*": {"beta": "{value}"}},
@@ -660,7 +685,8 @@ class RecipeConfig:
     clip: float | None = key(
         None,
         POSITIVE,
-        help="of the probability ratio, at 1 - clip and 1 + clip",
+        help="how far RLVR's ratio of new to old probabilities may be from 1 before it is "
+        "clipped; 0.2 is usual; null: the trainer's default",
         flags={
             "trl_grpo": "epsilon",
             "ray": "clip_lower",  # its upper bound is clip_higher, 0.272 (grpo_utils.py:108)
@@ -671,7 +697,8 @@ class RecipeConfig:
     )
     generation: str | None = key(
         None,
-        help="how completions are sampled; null: transformers",
+        help="what samples RLVR's completions: transformers, continuous (its continuous "
+        "batching), vllm_colocate or vllm_server; null: transformers",
         flags={
             "trl_grpo": {
                 "null": {},
@@ -690,7 +717,8 @@ class RecipeConfig:
     truncated_reward: float | None = key(
         None,
         REWARD,
-        help="of a completion that does not end; null: the verifiers score it",
+        help="reward of a completion of RLVR that response_length cuts; null: the verifiers "
+        "score it",
         flags={
             "trl_grpo": {"*": {}},  # part of the option verifier
             "ray": {
@@ -703,8 +731,8 @@ class RecipeConfig:
     )
     verifier: Any = key(
         None,
-        help="rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them "
-        "(docs/rlvr.md)",
+        help="what scores RLVR's answers: rows, math, gsm8k, ifeval, exact or "
+        "PATH.py:FUNCTION; or a list of them (docs/rlvr.md)",
         flags={"trl_grpo": {"*": {}}, "ray": {"rows": {}}},  # trl_grpo: the option verifier
         unsupported_because={
             "ray": "its verifiers are its own, and each row names one in its column dataset "

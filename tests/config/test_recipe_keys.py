@@ -4,6 +4,7 @@ there is none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -126,6 +127,14 @@ def test_the_place_of_a_row_is_its_line() -> None:
         .splitlines()[int(line) - 1]
         .startswith("    beta: ")
     )
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_help_of_a_key_says_what_it_is(key: str) -> None:
+    """It is no fragment, such as `of DPO`, and no value alone, such as `null: no clipping`."""
+    help = KEYS[key].help
+    assert len(help.split()) >= 5, help
+    assert re.match(r"(of|on|at|in|null|auto)\b", help) is None, help
 
 
 def test_a_proof_is_evidence_that_the_worker_collects() -> None:
