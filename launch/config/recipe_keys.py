@@ -765,6 +765,24 @@ def mappings_of(trainer: TrainerNames) -> dict[str, Mapped]:
     return mappings
 
 
+@dataclass(frozen=True)
+class FlagOfKey:
+    """The recipe key that a trainer's flag stands for."""
+
+    key: str
+    has_value: bool  # the flag's value is that of the key
+
+
+def keys_by_flag(trainer: TrainerNames) -> dict[str, FlagOfKey]:
+    """Return the recipe key of each flag that a trainer has for one."""
+    keys: dict[str, FlagOfKey] = {}
+    for flag, name, value in recipe_flags_of(trainer):
+        known = keys.get(flag)
+        has_value = value in (None, "{value}") or (known is not None and known.has_value)
+        keys[flag] = FlagOfKey(name, has_value)
+    return keys
+
+
 def recipe_flags_of(trainer: TrainerNames) -> Iterator[tuple[str, str, Any]]:
     """Yield every flag that a trainer has for a recipe key: its name, the key, and the value that it
     gets; None for the value of the key itself.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from launch.config.origins import Origins
-from launch.config.recipe_keys import KEYS, recipe_flags_of
+from launch.config.recipe_keys import KEYS, keys_by_flag
 from launch.config.schema import TrainerConfig
 from launch.errors import UserError
 from launch.planning.flags import Flag, values_of
@@ -59,8 +59,8 @@ def named_flags(trainer: TrainerConfig) -> dict[str, str]:
     that names it: `recipe.epochs`, or `trainer.flags`.
     """
     named: dict[str, str] = {}
-    for flag, recipe_key, _ in recipe_flags_of(trainer):
-        named.setdefault(flag, f"{_RECIPE}{recipe_key}")
+    for flag, of_key in keys_by_flag(trainer).items():
+        named[flag] = f"{_RECIPE}{of_key.key}"
     for flag, path, _ in flags_named_in(vars(trainer)):
         named.setdefault(flag, f"trainer.{'.'.join(path[:2])}")
     return named

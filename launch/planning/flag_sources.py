@@ -83,9 +83,11 @@ def build_flags(
         flags["add_bos"] = Flag(True, BY_LAUNCH)
     found = find_by_rules(facts, with_flags=True)
     problems += [finding for finding in found if finding.stops]
-    allowed = flags_with_rule(facts, "refused_value") if "refused_value" in config.allow else ()
+    judged = flags_with_rule(facts, "out_of_range")
+    if "refused_value" in config.allow:
+        judged |= flags_with_rule(facts, "refused_value")
     places = {problem.where for problem in problems}
-    problems += find_out_of_range(config, origins, places, allowed)
+    problems += find_out_of_range(config, origins, places, judged)
     if problems:
         raise UserError(problems)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.config.line import format_value
-from launch.config.ranges import is_number
+from launch.config.ranges import Range, is_number
 from launch.rules.facts import ABSENT, UNKNOWN, Facts, Source
 
 # Each gets the facts, the name, its value and the operand.
@@ -58,6 +58,10 @@ def _is_below(facts: Facts, name: str, value: Any, operand: float) -> bool:
 
 def _is_above(facts: Facts, name: str, value: Any, operand: float) -> bool:
     return is_number(value) and value > operand
+
+
+def _is_outside(facts: Facts, name: str, value: Any, operand: str) -> bool:
+    return is_number(value) and not Range.parse(operand).contains(value)
 
 
 def _contains(facts: Facts, name: str, value: Any, operand: str) -> bool:
@@ -112,6 +116,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "given": _is_given,
     "below": _is_below,
     "above": _is_above,
+    "outside": _is_outside,
     "contains": _contains,
     "matches": _matches,
     "matches_not": _matches_not,
@@ -150,6 +155,11 @@ def find_fault(condition: str, operand: Any) -> str | None:
             re.compile(operand)
         except (re.error, TypeError) as error:
             return f"'{condition}' takes a regular expression, got {operand}: {error}"
+    if condition == "outside":
+        try:
+            Range.parse(str(operand))
+        except ValueError as error:
+            return str(error)
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from launch.config.line import format_value
+from launch.config.ranges import Range, is_number, shorten
 from launch.rules.conditions import holds, is_set, small_counts, texts_of
 from launch.rules.facts import ABSENT, UNKNOWN, Facts, Place
 from launch.rules.table import Rule, table
@@ -14,6 +15,7 @@ from launch.worker.finding import Finding, Fix
 
 _PLACEHOLDER = re.compile(r"\{([a-z_][\w.]*)\}")
 _COUNT = "count_to"  # the condition that gives a message for each pair
+_RANGE = "outside"  # the condition that gives {range}
 
 Values = Mapping[str, Any]
 
@@ -60,6 +62,10 @@ def _cases(rule: Rule, facts: Facts) -> Iterator[Values]:
     for conditions in rule.when.values():
         if _COUNT in conditions:
             yield from small_counts(value, conditions[_COUNT])
+            return
+        if _RANGE in conditions and is_number(value):
+            allowed = Range.parse(conditions[_RANGE])
+            yield {"range": allowed.describe(value), "value": shorten(value)}
             return
     yield {}
 

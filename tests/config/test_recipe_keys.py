@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from launch.config.recipe_key import RecipeKey
-from launch.config.recipe_keys import KEYS, MAPPED_KEYS, mapping_of
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, mapping_of, recipe_flags_of
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
 from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import locked_schema
@@ -81,6 +81,14 @@ def test_every_row_has_an_entry_for_every_trainer(name: str) -> None:
 @pytest.mark.parametrize("name", STARTED)
 def test_every_key_is_proven_in_a_trainer_that_run_starts_or_has_the_reason(name: str) -> None:
     assert list(unexplained(TRAINERS[name])) == []
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_flag_stands_for_one_key(name: str) -> None:
+    keys: dict[str, set[str]] = {}
+    for flag, key, _ in recipe_flags_of(TRAINERS[name]):
+        keys.setdefault(flag, set()).add(key)
+    assert [flag for flag in keys if len(keys[flag]) > 1] == []
 
 
 def test_a_trainer_that_is_half_added_is_named_with_the_rows() -> None:

@@ -251,6 +251,7 @@ CONDITION = {
     "given": "is {}given",
     "below": "is below {}",
     "above": "is above {}",
+    "outside": "is outside `{}`",
     "contains": "contains `{}`",
     "matches": "matches `{}`",
     "matches_not": "does not match `{}`",

@@ -61,6 +61,8 @@ def find(row: str, facts: WrittenFacts) -> list[Finding]:
         ("{given: true}", [0, ""], [None]),
         ("{below: 0}", [-1, -0.5], [0, True, "-1", None]),
         ("{above: 1}", [1.5], [1, "2"]),
+        ("{outside: '(0, 1]'}", [0, -1, 1.5, float("nan")], [0.5, 1, True, "0"]),
+        ("{outside: '[1, inf) or -1'}", [0, -2], [1, 9, -1]),
         ("{contains: /}", ["a/b"], ["a", 1, ["a/b"]]),
         ("{matches: a|b.*}", ["a", "bc", ["x", "a"]], ["ab", ["x"], []]),
         ("{matches_not: a|b.*}", ["ab", ["x"], None], ["a", ["x", "a"]]),
@@ -112,6 +114,7 @@ def test_names_of_the_checkout_and_who_sets_a_flag() -> None:
         ("when: {a: {from: users}}", "when a: 'from' takes user or recipe or launch, got users"),
         ("when: {a: {below: '0'}}", "when a: 'below' takes a number, got 0"),
         ("when: {a: {matches: '('}}", "when a: 'matches' takes a regular expression, got ("),
+        ("when: {a: {outside: 0-1}}", "when a: '0-1' is not a range such as [0, 1)"),
         ("whenn: {a: 1}", "there is no field 'whenn': allow, at"),
     ],
 )

@@ -137,6 +137,9 @@ def test_each_row_of_flags(id: str, trainer: str, warned: Values, silent: list[V
 
 # id, trainer, settings of a plan with which it applies, and with which it does not
 PLANS: list[tuple[str, str, Values, list[Values]]] = [
+    ("out_of_range", "trl_sft", {"max_steps": 0}, [{"max_steps": -1}, {"max_steps": 1}]),
+    ("out_of_range", "finetune", {"clip_grad_norm": -0.5}, [{"clip_grad_norm": -1}]),
+    ("out_of_range", "trl_sft", {"adam_beta1": 1.0}, [{"adam_beta1": 0.9}]),
     ("refused_flag", "trl_grpo", {"use_vllm": True}, [{}]),
     (
         "refused_value",
