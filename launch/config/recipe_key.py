@@ -11,6 +11,7 @@ so that special ones come first.
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -36,12 +37,23 @@ class TrainerNames(Protocol):
     def launcher(self) -> str: ...
 
 
+class Requested(Enum):
+    """What the evidence of a key is compared with, and when."""
+
+    always = "the key's value"
+    if_set = "the key's value, if it is not the default"
+    # by launch/planning/expectations.py, from several keys, the trainer's defaults or the width
+    computed = "a value that planning computes"
+    elsewhere = "what the worker computes, or the row of another key requests"
+
+
 @dataclass(frozen=True)
 class Proof:
     """What shows in a live trainer that it has the value of a key."""
 
     evidence: str  # key of the evidence, which the id has as well: refuted_beta
     read: str  # what the worker reads, or compares
+    requested: Requested = Requested.if_set
 
 
 Mapped = str | Mapping[str, Mapping[str, Any]]  # a flag, or flags by the key's value

@@ -4,7 +4,8 @@
 value, "{value}" the value itself, and "null" a key that is not set. A value that is not listed is
 refused, with the reason under `unsupported_because`; a trainer that has only a reason takes the
 default. `fallback` replaces a value of a shipped stage that a trainer lacks. `proof` is the evidence
-that shows the value in the running trainer, and `unproven_because` the reason where none does.
+that shows the value in the running trainer, with what it is compared with (`Requested`), and
+`unproven_because` the reason where none does.
 launch/config/recipe_key.py says which trainers a selector names.
 """
 
@@ -26,7 +27,7 @@ from launch.config.ranges import (
     REWARD,
     SEED,
 )
-from launch.config.recipe_key import Mapped, Proof, TrainerNames, key, rows_of
+from launch.config.recipe_key import Mapped, Proof, Requested, TrainerNames, key, rows_of
 
 
 class Packing(StrEnum):
@@ -102,7 +103,11 @@ class LoraConfig:
             "reward_modeling": "reward_modeling.py trains all weights and has no adapters",
             "ray": "use_peft and its companions are read nowhere (model_utils.py:194)",
         },
-        proof=Proof("lora", "the rank of the adapted layers, and that nothing else is trained"),
+        proof=Proof(
+            "lora",
+            "the rank of the adapted layers, and that nothing else is trained",
+            Requested.computed,
+        ),
         other_names={
             "axolotl trl": "lora_r",
             "llama_factory": "lora_rank",
@@ -114,7 +119,7 @@ class LoraConfig:
         COUNT,
         help="the adapter's output is multiplied by alpha / rank; null: twice the rank",
         flags={"trl finetune dpo_tune_cache": "lora_alpha"},
-        proof=Proof("lora_alpha", "the scaling of the adapted layers"),
+        proof=Proof("lora_alpha", "the scaling of the adapted layers", Requested.computed),
         other_names={"axolotl trl llama_factory": "lora_alpha", "others": "alpha"},
     )
     dropout: float = key(
@@ -123,7 +128,7 @@ class LoraConfig:
         help="fraction of the adapter's inputs that is dropped at random while it trains, 0 to "
         "0.1 as a rule",
         flags={"trl finetune dpo_tune_cache": "lora_dropout"},
-        proof=Proof("lora_dropout", "the dropout of the adapted layers"),
+        proof=Proof("lora_dropout", "the dropout of the adapted layers", Requested.computed),
         other_names={"axolotl trl llama_factory": "lora_dropout"},
     )
     targets: Any = key(
@@ -142,7 +147,7 @@ class LoraConfig:
             "dpo_tune_cache": "it adapts all linear layers but the output layer "
             "(dpo_tune_cache.py:373)",
         },
-        proof=Proof("lora_targets", "the names of the adapted layers"),
+        proof=Proof("lora_targets", "the names of the adapted layers", Requested.computed),
     )
     quantize: Quantization = key(
         Quantization.none,
@@ -159,7 +164,11 @@ class LoraConfig:
             },
             "finetune dpo_tune_cache": {"none": {}, "nf4": {"use_qlora": True}},
         },
-        proof=Proof("base_dtype", "the type of the weights that the adapted layers keep frozen"),
+        proof=Proof(
+            "base_dtype",
+            "the type of the weights that the adapted layers keep frozen",
+            Requested.computed,
+        ),
     )
     start: AdapterStart = key(
         AdapterStart.merged,
@@ -174,7 +183,11 @@ class LoraConfig:
             "dpo_tune_cache": "dpo_tune_cache.py always begins a new adapter "
             "(dpo_tune_cache.py:375)",
         },
-        proof=Proof("lora_start", "whether the adapter's second matrices are zero before a step"),
+        proof=Proof(
+            "lora_start",
+            "whether the adapter's second matrices are zero before a step",
+            Requested.computed,
+        ),
     )
 
 
@@ -185,7 +198,11 @@ class RecipeConfig:
         COUNT,
         help="samples (DPO: pairs, RLVR: completions) in one optimizer step, over all ranks; "
         "128 is usual",
-        proof=Proof("global_batch", "the rows of the forward passes of a step, over all ranks"),
+        proof=Proof(
+            "global_batch",
+            "the rows of the forward passes of a step, over all ranks",
+            Requested.computed,
+        ),
         unproven_because={
             "olmo_core_finetune": "it packs to a token budget, and its rows are not samples"
         },
@@ -213,7 +230,7 @@ class RecipeConfig:
         help="highest learning rate of the schedule: about 5e-6 to 2e-5 for SFT, 5e-7 for DPO, "
         "1e-4 with an adapter",
         flags={"*": "learning_rate"},
-        proof=Proof("learning_rate", _RATES),
+        proof=Proof("learning_rate", _RATES, Requested.always),
         other_names={"axolotl trl llama_factory": "learning_rate", "others": "lr max_lr"},
     )
     lr_scheduler: str = key(
@@ -227,7 +244,7 @@ class RecipeConfig:
             "(olmo_core_utils.py:279-288)",
             "grpo": "it builds linear, cosine and constant ones (grpo_olmo_core_actor.py:154-161)",
         },
-        proof=Proof("lr_scheduler", _RATES),
+        proof=Proof("lr_scheduler", _RATES, Requested.always),
         other_names={
             "axolotl": "lr_scheduler",
             "trl llama_factory": "lr_scheduler_type",
@@ -248,7 +265,7 @@ class RecipeConfig:
         unsupported_because={
             "reward_modeling": "it counts warm-up in steps; use flags.warm_up_steps"
         },
-        proof=Proof("warmup_ratio", _RATES),
+        proof=Proof("warmup_ratio", _RATES, Requested.computed),
         other_names={"axolotl llama_factory": "warmup_ratio", "others": "warmup"},
     )
     weight_decay: float | None = key(
@@ -259,7 +276,9 @@ class RecipeConfig:
         unsupported_because={
             "reward_modeling": "it leaves AdamW its default (reward_modeling.py:309)"
         },
-        proof=Proof("weight_decay", "the optimizer's groups of trained matrices"),
+        proof=Proof(
+            "weight_decay", "the optimizer's groups of trained matrices", Requested.computed
+        ),
         other_names={"axolotl trl llama_factory": "weight_decay", "others": "wd"},
     )
     epochs: int = key(
@@ -272,7 +291,7 @@ class RecipeConfig:
             "dpo dpo_tune_cache olmo_core_finetune": "num_epochs",
             "*": "num_train_epochs",
         },
-        proof=Proof("epochs", _STEPS + ", against the rows and the batch"),
+        proof=Proof("epochs", _STEPS + ", against the rows and the batch", Requested.computed),
         other_names={
             "axolotl": "num_epochs",
             "trl llama_factory": "num_train_epochs",
@@ -292,7 +311,7 @@ class RecipeConfig:
             "*": "max_train_steps",
         },
         unsupported_because={"reward_modeling": "it trains whole epochs; use data.fraction"},
-        proof=Proof("max_steps", _STEPS),
+        proof=Proof("max_steps", _STEPS, Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_steps",
             "others": "max_train_steps num_steps total_steps train_iters",
@@ -313,7 +332,11 @@ class RecipeConfig:
             },
             "*": "max_seq_length",
         },
-        proof=Proof("max_seq_length", "the longest row that is dealt, and those that are cut"),
+        proof=Proof(
+            "max_seq_length",
+            "the longest row that is dealt, and those that are cut",
+            Requested.always,
+        ),
         unproven_because={
             "trl_grpo": "the reward proof checks every prompt against it before the run",
         },
@@ -336,7 +359,7 @@ class RecipeConfig:
             "*": "max_grad_norm",
         },
         unsupported_because={"reward_modeling": "it does not clip without DeepSpeed"},
-        proof=Proof("clip", "the norm that the first step is clipped at"),
+        proof=Proof("clip", "the norm that the first step is clipped at", Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_grad_norm",
             "others": "gradient_clipping clip_grad_norm grad_clip gradient_clip_val",
@@ -347,13 +370,13 @@ class RecipeConfig:
         SEED,
         help="seed of the order of the rows and of all other random draws",
         flags={"*": "seed"},
-        proof=Proof("seed", "the order in which the rows are dealt"),
+        proof=Proof("seed", "the order in which the rows are dealt", Requested.always),
         other_names={"axolotl trl llama_factory": "seed"},
     )
     precision: Precision = key(
         Precision.auto,
         help="number format of the computation; auto: bf16 where the trainer supports it",
-        proof=Proof("dtype", "the type that the model computes in"),
+        proof=Proof("dtype", "the type that the model computes in", Requested.computed),
     )
     chat_template: str | None = key(
         None,
@@ -402,7 +425,9 @@ class RecipeConfig:
             "ray": "it always packs, and a step has the same completions all the same "
             "(data_loader.py:410)",
         },
-        proof=Proof("packing", "the collator, and the documents in the first forward pass"),
+        proof=Proof(
+            "packing", "the collator, and the documents in the first forward pass", Requested.always
+        ),
     )
     balanced: bool = key(
         False,
@@ -457,7 +482,7 @@ class RecipeConfig:
             "(trl/trainer/grpo_trainer.py:1051)",
             "reward_modeling ray": "it has no such flag",
         },
-        proof=Proof("liger", "the kernels that replace functions of the model"),
+        proof=Proof("liger", "the kernels that replace functions of the model", Requested.computed),
         other_names={
             "axolotl": "liger_rope liger_rms_norm liger_glu_activation liger_fused_linear_cross_entropy",
             "trl": "use_liger_kernel",
@@ -506,7 +531,9 @@ class RecipeConfig:
             "*": "gradient_checkpointing",
         },
         unsupported_because={"grpo_fast": "it always checkpoints (grpo_fast.py:370)"},
-        proof=Proof("gradient_checkpointing", "the switch that the layers read in a pass"),
+        proof=Proof(
+            "gradient_checkpointing", "the switch that the layers read in a pass", Requested.always
+        ),
         other_names={"axolotl trl": "gradient_checkpointing", "others": "activation_checkpointing"},
     )
     checkpoint_steps: int | None = key(
@@ -620,7 +647,11 @@ class RecipeConfig:
             "trl_grpo": "TRL's other losses are set with flags.loss_type",
             "SFT RM": "only DPO has a choice of losses",
         },
-        proof=Proof("loss", "the loss of the first pairs, or the name that TRL's loss reads"),
+        proof=Proof(
+            "loss",
+            "the loss of the first pairs, or the name that TRL's loss reads",
+            Requested.computed,
+        ),
     )
     prompts_per_step: int | None = key(
         None,
@@ -633,7 +664,11 @@ class RecipeConfig:
             "ray": "num_unique_prompts_rollout",
         },
         unsupported_because=_ONLY_RLVR,
-        proof=Proof("global_batch", "the completions of a step, which are those of its prompts"),
+        proof=Proof(
+            "global_batch",
+            "the completions of a step, which are those of its prompts",
+            Requested.elsewhere,
+        ),
     )
     samples_per_prompt: int | None = key(
         None,
@@ -642,7 +677,11 @@ class RecipeConfig:
         "4 to 16 as a rule",
         flags={"trl_grpo": "num_generations", "ray": "num_samples_per_prompt_rollout"},
         unsupported_because=_ONLY_RLVR,
-        proof=Proof("samples_per_prompt", "the completions of each prompt in the first step"),
+        proof=Proof(
+            "samples_per_prompt",
+            "the completions of each prompt in the first step",
+            Requested.elsewhere,
+        ),
         other_names={
             "trl": "num_generations",
             "others": "rollout_n actor_rollout_ref_rollout_n num_samples_per_prompt_rollout num_return_sequences",
@@ -727,7 +766,7 @@ class RecipeConfig:
             },
         },
         unsupported_because=_ONLY_RLVR,
-        proof=Proof("rewards", "the rewards of the first step, one by one"),
+        proof=Proof("rewards", "the rewards of the first step, one by one", Requested.elsewhere),
     )
     verifier: Any = key(
         None,
@@ -739,7 +778,7 @@ class RecipeConfig:
             "(ground_truth_utils.py:1188); recipe.verifier=rows",
             **_ONLY_RLVR,
         },
-        proof=Proof("rewards", "the rewards of the first step, one by one"),
+        proof=Proof("rewards", "the rewards of the first step, one by one", Requested.elsewhere),
     )
     lora: LoraConfig = field(default_factory=LoraConfig)
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from launch.config.recipe_key import RecipeKey
+from launch.config.recipe_key import RecipeKey, Requested
 from launch.config.recipe_keys import KEYS, MAPPED_KEYS, mapping_of, recipe_flags_of
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
+from launch.planning.expectations import COMPUTED
 from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import trainer_files
@@ -89,6 +90,13 @@ def test_a_flag_stands_for_one_key(name: str) -> None:
     for flag, key, _ in recipe_flags_of(TRAINERS[name]):
         keys.setdefault(flag, set()).add(key)
     assert [flag for flag in keys if len(keys[flag]) > 1] == []
+
+
+def test_a_key_whose_row_says_that_its_expectation_is_computed_has_a_function_for_it() -> None:
+    computed = [
+        key for key, row in KEYS.items() if row.proof and row.proof.requested == Requested.computed
+    ]
+    assert sorted(computed) == sorted(COMPUTED)
 
 
 def test_a_trainer_that_is_half_added_is_named_with_the_rows() -> None:
