@@ -25,7 +25,7 @@ from launch import resources
 from launch.__main__ import main
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
-from launch.data.sources import Digest
+from launch.digests import Digest
 from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.planning.digest_cache import DigestCache

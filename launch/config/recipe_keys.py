@@ -27,7 +27,7 @@ from launch.config.ranges import (
     REWARD,
     SEED,
 )
-from launch.config.recipe_key import Mapped, Proof, Requested, TrainerNames, key, rows_of
+from launch.config.recipe_key import Mapped, Proof, Requested, TrainerNames, key, recipe_rows
 
 
 class Packing(StrEnum):
@@ -783,22 +783,22 @@ class RecipeConfig:
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
-KEYS = rows_of(RecipeConfig)
+KEYS = recipe_rows(RecipeConfig)
 # the keys that a trainer has flags for; launch itself turns the others into the batch and the
 # launcher's arguments
 MAPPED_KEYS = tuple(name for name, row in KEYS.items() if row.flags)
 
 
-def mapping_of(trainer: TrainerNames, key: str) -> Mapped | None:
+def recipe_mapping(trainer: TrainerNames, key: str) -> Mapped | None:
     """Return what a recipe key is for a trainer; None if the table has no entry for it."""
     return KEYS[key].mapping(trainer)
 
 
-def mappings_of(trainer: TrainerNames) -> dict[str, Mapped]:
+def recipe_mappings(trainer: TrainerNames) -> dict[str, Mapped]:
     """Return what the recipe keys are for a trainer, without those that have no entry for it."""
     mappings = {}
     for name in MAPPED_KEYS:
-        mapping = mapping_of(trainer, name)
+        mapping = recipe_mapping(trainer, name)
         if mapping is not None:
             mappings[name] = mapping
     return mappings
@@ -826,7 +826,7 @@ def recipe_flags_of(trainer: TrainerNames) -> Iterator[tuple[str, str, Any]]:
     """Yield every flag that a trainer has for a recipe key: its name, the key, and the value that it
     gets; None for the value of the key itself.
     """
-    for name, mapping in mappings_of(trainer).items():
+    for name, mapping in recipe_mappings(trainer).items():
         if isinstance(mapping, str):
             yield mapping, name, None
             continue

@@ -15,8 +15,8 @@ from launch.config.recipe_keys import (
     AdapterStart,
     Packing,
     Quantization,
-    mapping_of,
-    mappings_of,
+    recipe_mapping,
+    recipe_mappings,
 )
 from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
@@ -95,7 +95,7 @@ def requested_settings(
         requested["mixture"] = shares
     if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
         requested.pop("base_dtype", None)
-    for key, mapping in mappings_of(config.trainer).items():
+    for key, mapping in recipe_mappings(config.trainer).items():
         proof = KEYS[key].proof
         if proof is not None and flags_of_key(mapping) & config.flags.keys():
             requested.pop(proof.evidence, None)
@@ -106,7 +106,7 @@ def requested_settings(
             requested.pop(key, None)
     if not config.flags.keys().isdisjoint((*_ORDER_FLAGS, *_SPLIT_SAMPLES)):
         requested.pop("seed", None)
-    max_steps = mapping_of(config.trainer, "max_steps")
+    max_steps = recipe_mapping(config.trainer, "max_steps")
     if flags_of_key(max_steps) & config.flags.keys():
         requested.pop("epochs", None)
     return requested
@@ -233,7 +233,7 @@ def _max_steps(config: RootConfig, _: Parallel) -> str | None:
 
 def _loss(config: RootConfig, _: Parallel) -> str | None:
     """Return the trainer's own name of the loss."""
-    mapping = mapping_of(config.trainer, "loss")
+    mapping = recipe_mapping(config.trainer, "loss")
     if config.recipe.loss is None or not mapping:
         return None
     flags = map_recipe_key("loss", config.recipe.loss, mapping, None, config.trainer.name)
@@ -309,7 +309,7 @@ def _default_of(trainer: TrainerConfig, key: str) -> float | None:
 
     A trainer without warm-up has no flag for it, and 0 steps of it.
     """
-    entry = mapping_of(trainer, key)
+    entry = recipe_mapping(trainer, key)
     if not isinstance(entry, str):
         return 0.0 if key == "warmup_ratio" else None
     try:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.config.origins import Origin, Origins
-from launch.config.recipe_keys import KEYS, MAPPED_KEYS, Precision, mapping_of
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, Precision, recipe_mapping
 from launch.config.schema import (
     Device,
     Family,
@@ -145,7 +145,7 @@ def _recipe_flags(
     flags: dict[str, Flag] = {}
     problems: list[Finding] = []
     for key in MAPPED_KEYS:
-        mapping = mapping_of(trainer, key)
+        mapping = recipe_mapping(trainer, key)
         if mapping is None:
             if lora is not None or not key.startswith("lora."):
                 problems.append(_unmapped_key(trainer, key))

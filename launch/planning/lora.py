@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.recipe_keys import KEYS, AdapterStart, Quantization, mapping_of
+from launch.config.recipe_keys import KEYS, AdapterStart, Quantization, recipe_mapping
 from launch.config.schema import RootConfig
 from launch.planning.adapter import Adapter
 from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
@@ -86,7 +86,7 @@ def resolve_lora(config: RootConfig, continued: Adapter | None = None) -> Lora |
         return None
     trainer = config.trainer
     rank = f"{_PREFIX}rank"
-    if not mapping_of(trainer, rank):
+    if not recipe_mapping(trainer, rank):
         map_recipe_key(rank, lora.rank, {}, KEYS[rank].reason(trainer), trainer.name)
     return lora if continued is None else replace(lora, **settings_of_adapter(continued))
 

@@ -8,7 +8,7 @@ from typing import Any
 from launch.config.line import format_value
 from launch.config.origins import Origin, Origins, Provenance
 from launch.config.ranges import find_numbers, is_number, out_of_range
-from launch.config.recipe_keys import keys_by_flag, mapping_of
+from launch.config.recipe_keys import keys_by_flag, recipe_mapping
 from launch.config.schema import RootConfig
 from launch.planning.flags import Flag
 from launch.planning.rule_facts import value_at
@@ -55,7 +55,7 @@ def read_user_flags(
             continue
         if name in keys and name not in refused:
             key = keys[name].key
-            entry = mapping_of(trainer, key)
+            entry = recipe_mapping(trainer, key)
             requested = origins.of(f"recipe.{key}")
             if _undoes_request(name, value, flags.get(name), entry, requested):
                 text = format_value(value_at(plain, f"recipe.{key}"))

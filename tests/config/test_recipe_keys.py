@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from launch.config.recipe_key import RecipeKey, Requested
-from launch.config.recipe_keys import KEYS, MAPPED_KEYS, mapping_of, recipe_flags_of
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, recipe_flags_of, recipe_mapping
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
 from launch.planning.expectations import COMPUTED
 from launch.planning.recipe import flags_of_key
@@ -48,7 +48,7 @@ def test_a_selector_names_trainers_kinds_families_and_launchers(key: str) -> Non
 
 def lacking(trainer: TrainerConfig, flags: Collection[str]) -> Iterator[str]:
     """Yield what the table lacks of a trainer that has these flags, one sentence each."""
-    has_adapters = bool(mapping_of(trainer, "lora.rank"))
+    has_adapters = bool(recipe_mapping(trainer, "lora.rank"))
     for key in MAPPED_KEYS:
         row = KEYS[key]
         mapping = row.mapping(trainer)
@@ -62,7 +62,7 @@ def lacking(trainer: TrainerConfig, flags: Collection[str]) -> Iterator[str]:
 
 def can_be_set(key: str, trainer: TrainerConfig) -> bool:
     """Return whether a trainer takes more than one value of a key."""
-    mapping = mapping_of(trainer, key) if KEYS[key].flags else "set by launch"
+    mapping = recipe_mapping(trainer, key) if KEYS[key].flags else "set by launch"
     return isinstance(mapping, str) or "*" in (mapping or ()) or len(mapping or ()) > 1
 
 
@@ -130,9 +130,9 @@ def test_the_first_entry_that_names_a_trainer_counts() -> None:
 
 
 def test_a_key_with_a_reason_alone_has_its_default() -> None:
-    assert mapping_of(TRAINERS["trl_grpo"], "liger") == {"false": {}}
-    assert mapping_of(TRAINERS["finetune"], "beta") == {"null": {}}
-    assert mapping_of(TRAINERS["dpo"], "lora.alpha") is None
+    assert recipe_mapping(TRAINERS["trl_grpo"], "liger") == {"false": {}}
+    assert recipe_mapping(TRAINERS["finetune"], "beta") == {"null": {}}
+    assert recipe_mapping(TRAINERS["dpo"], "lora.alpha") is None
 
 
 def test_the_place_of_a_row_is_its_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launch.config.recipe_keys import Packing, mapping_of
+from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.config.schema import Family, Kind
 from launch.planning.data import count_rows, count_steps, count_steps_at_once
 from launch.planning.flags import Flag
@@ -153,7 +153,7 @@ def best_model_is_saved(plan: Plan) -> Iterator[Finding]:
 @plan_rule("few_steps", severity="warning")
 def steps_are_more_than_a_smoke_test(plan: Plan) -> Iterator[Finding]:
     """Nothing is learnt in a step or two, whose warm-up begins at a learning rate of 0."""
-    name = mapping_of(plan.config.trainer, "max_steps")
+    name = recipe_mapping(plan.config.trainer, "max_steps")
     flag = plan.flags.get(name) if isinstance(name, str) else None
     steps = flag.value if flag else plan.config.recipe.max_steps
     where = flag.provenance.where if flag else plan.origins.of("recipe.max_steps").where

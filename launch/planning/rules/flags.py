@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launch.config.recipe_keys import mapping_of
+from launch.config.recipe_keys import recipe_mapping
 from launch.errors import did_you_mean
 from launch.planning.flag_sources import needed_begin_token
 from launch.planning.flags import Flag
@@ -46,7 +46,7 @@ def _schedulers(case: FlagsCase) -> Sequence[str]:
     """Return the schedules that a trainer knows: those that the table of keys lists, else
     finetune.py's.
     """
-    mapping = mapping_of(case.trainer, "lr_scheduler")
+    mapping = recipe_mapping(case.trainer, "lr_scheduler")
     if mapping is not None and not isinstance(mapping, str):  # olmo_core_utils.py, build_scheduler
         return [str(flags[_SCHEDULER]) for flags in mapping.values() if _SCHEDULER in flags]
     return locked_schema("finetune").fields[_SCHEDULER].choices or ()
