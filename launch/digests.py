@@ -75,7 +75,7 @@ def key_of(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(os.fsencode(lines)).hexdigest()[:_DIGITS]
 
 
-def describe_changes(recorded: Mapping[str, object], now: Mapping[str, object]) -> str | None:
+def describe_file_changes(recorded: Mapping[str, object], now: Mapping[str, object]) -> str | None:
     """Describe how the files of a folder differ from the recorded ones; None if they do not."""
     changes = []
     for name in sorted({*recorded, *now}):

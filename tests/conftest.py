@@ -25,13 +25,13 @@ from launch import resources
 from launch.__main__ import main
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
-from launch.data.sources import Digest
+from launch.digests import Digest
 from launch.errors import UserError
 from launch.planning.build import build_plan
-from launch.planning.checks import PRESETS
 from launch.planning.digest_cache import DigestCache
 from launch.planning.machine import Machine, SourceKind, UpstreamState
 from launch.planning.plan import Plan
+from launch.planning.rules.flags import PRESETS
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES

@@ -21,11 +21,14 @@ import pytest
 import yaml
 
 from launch import resources
-from launch.check.machine.rule import PreflightRule, passed, rule
+from launch.check.machine.rule import PreflightRule, rule
 from launch.check.machine.rules import RULES
 from launch.config.guards import GuardsConfig
 from launch.execution.facts import Guard
 from launch.execution.guards import GUARDS
+from launch.planning.rules.plan_rule import PlanRule, plan_rule
+from launch.planning.rules.register import RULES as PLAN_RULES
+from launch.rules.code import passed
 from launch.trials.rollout.gate import Gate, gate
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.finding import Finding
@@ -107,6 +110,17 @@ def lacking_rule(rule: PreflightRule) -> Iterator[str]:
     yield from untested((rule.id, getattr(rule.judge, "__name__", rule.id)), "")
 
 
+def lacking_plan_rule(rule: PlanRule[Any]) -> Iterator[str]:
+    """Yield everything that a rule of the planning lacks, one sentence each."""
+    if rule not in PLAN_RULES:
+        yield "RULES in launch/planning/rules/register.py lacks it"
+    if not rule.summary.endswith(".") or len(rule.summary) < 40:
+        yield "its docstring is its summary, a sentence"
+    if lacks(rule.id, page("rules.md")):
+        yield f"docs/reference/rules.md lacks {rule.id}: {RENEW}"
+    yield from untested((rule.id, getattr(rule.judge, "__name__", rule.id)), "")
+
+
 def lacking_patch(patch: PatchInfo) -> Iterator[str]:
     """Yield everything that a patch lacks, one sentence each."""
     if PATCHES.get(patch.id) is not patch:
@@ -153,6 +167,7 @@ def is_a(cls: type) -> Callable[[Any], bool]:
 REGISTERS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[str]]], ...] = (
     ("launch.execution", is_guard, lacking_guard),
     ("launch.trials.rollout", is_a(Gate), lacking_gate),
+    ("launch.planning.rules", is_a(PlanRule), lacking_plan_rule),
     ("launch.check.machine", is_a(PreflightRule), lacking_rule),
     ("launch.worker.patches", is_a(PatchInfo), lacking_patch),
 )
@@ -176,7 +191,7 @@ def test_what_is_defined_lacks_nothing(
         pytest.fail("\n".join(found), pytrace=False)
 
 
-@pytest.mark.parametrize("register", [GUARDS, GATES, RULES])
+@pytest.mark.parametrize("register", [GUARDS, GATES, RULES, PLAN_RULES])
 def test_ids_are_unique(register: tuple[Any, ...]) -> None:
     assert len({entry.id for entry in register}) == len(register)
 
@@ -221,6 +236,21 @@ def test_a_half_added_rule_is_told_everything() -> None:
     inspect_room.__name__ = name
     assert list(lacking_rule(rule(name, "room")(inspect_room))) == [
         "RULES in launch/check/machine/rules.py lacks it",
+        "its docstring is its summary, a sentence",
+        f"docs/reference/rules.md lacks {name}: {RENEW}",
+        f"no test below tests/ names {name} or {name}",
+    ]
+
+
+def test_a_half_added_rule_of_the_planning_is_told_everything() -> None:
+    name = "cold" + "_settings"  # in no test
+
+    def find_nothing(_: object) -> Iterator[Finding]:
+        yield from ()
+
+    find_nothing.__name__ = name
+    assert list(lacking_plan_rule(plan_rule(name)(find_nothing))) == [
+        "RULES in launch/planning/rules/register.py lacks it",
         "its docstring is its summary, a sentence",
         f"docs/reference/rules.md lacks {name}: {RENEW}",
         f"no test below tests/ names {name} or {name}",

@@ -13,7 +13,7 @@ from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.quoting import quote_text
-from launch.config.recipe_keys import Packing, mapping_of
+from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.planning.batches import TokenForecast, forecast_tokens
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
@@ -91,7 +91,7 @@ class PlannedRun:
             recipe,
             self.plan.batch,
             padded_together=padded_together,
-            deals="true" in (mapping_of(self.plan.config.trainer, "balanced") or ()),
+            deals="true" in (recipe_mapping(self.plan.config.trainer, "balanced") or ()),
         )
 
     def facts(self) -> list[tuple[str, str]]:

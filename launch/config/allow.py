@@ -16,23 +16,21 @@ from launch.worker.finding import Finding
 # are in layers above this one, so they are imported only when a line has an `allow`.
 _REGISTERS = (
     ("launch.rules.table", "table"),
+    ("launch.planning.rules.register", "RULES"),
     ("launch.check.machine.rules", "RULES"),
     ("launch.execution.guards", "GUARDS"),
     ("launch.trials.rollout.gates_across", "GATES"),
 )
 # What the evidence says about weights, beside the settings that it proves.
 _WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
-# Problems of a plan, which no list of rules has.
+# Problems which no list of rules has.
 _OTHERS = (
     "base_changed",
-    "bf16_sampling",
-    "data_small_epoch",
     "import_fails",
     "incomplete_model",
     "model_changed",
     "input_changed",  # a file that the run reads is not the planned one
     "no_interpreter",
-    "other_chat_template",
     "validation_trained",
     # of data
     "no_loss_tokens",

@@ -1,14 +1,15 @@
 """Holds the ranges of numbers: what a range is, which one a key or a flag has, and how a value is
 judged by it.
 
-A key has its range beside its default in the schema (`epochs: int = COUNT.of(1)`). The ranges of
-flags, and of numbers inside a value without a type, are below. A bound is only where a value beyond
-it cannot work: a learning rate of 1 is a warning, and the guards stop it.
+A key has its range beside its default in the schema (`epochs: int = COUNT.of(1)`). A flag has that
+of the recipe key that it stands for, or a row out_of_range in launch/rules/table.yaml. A bound is
+only where a value beyond it cannot work: a learning rate of 1 is a warning, and the guards stop it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
@@ -22,6 +23,7 @@ METADATA = "range"  # name of a field's range in its metadata
 _MOST = 2**31 - 1
 # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
 _MOST_RANKS = 65_536
+_INTERVAL = re.compile(r"([\[(])([\d.e+-]+), ([\d.e+-]+|inf)([\])])")
 _LONGEST_NUMBER = 24  # characters of a number that a message shows whole
 
 
@@ -34,6 +36,30 @@ class Range:
     includes_low: bool = True
     includes_high: bool = True
     also: tuple[float, ...] = ()  # single values outside the bounds
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """Read a range as it is written in mathematics, with single values after `or`.
+
+        >>> Range.parse("[0, 1)").describe(2)
+        'at least 0 and below 1'
+        >>> Range.parse("[1, inf) or -1").contains(-1)
+        True
+
+        Raises ValueError for another text.
+        """
+        interval, *singles = text.split(" or ")
+        found = _INTERVAL.fullmatch(interval)
+        if found is None:
+            raise ValueError(f"'{text}' is not a range such as [0, 1) or (0, inf)")
+        low_bracket, low, high, high_bracket = found.groups()
+        return cls(
+            float(low),
+            None if high == "inf" else float(high),
+            includes_low=low_bracket == "[",
+            includes_high=high_bracket == "]",
+            also=tuple(map(float, singles)),
+        )
 
     def contains(self, value: float) -> bool:
         """Return whether a number is in the range. NaN and infinities never are."""
@@ -90,28 +116,6 @@ SIGNAL_TIME = Range(30, 65_535, also=(0,))  # sbatch(1), --signal
 HELD_OUT_FRACTION = Range(0, 1, includes_low=False, includes_high=False)
 VERIFIER_WEIGHT = POSITIVE
 
-# Flags whose numbers are not those of their recipe key, and flags without one that a library
-# refuses as the run starts.
-FLAG_RANGES: Mapping[str, Range] = {
-    # a fraction below 1, steps from 1 on (transformers training_args.py)
-    "warmup_steps": NOT_NEGATIVE,
-    # -1: the epochs end the run (transformers training_args.py)
-    "max_steps": Range(1, _MOST, also=(-1,)),
-    "num_train_epochs": POSITIVE,  # a part of one, too (transformers training_args.py)
-    # below 1 a fraction of all steps (training_args.py)
-    "save_steps": POSITIVE,
-    "eval_steps": POSITIVE,
-    "clip_grad_norm": Range(0, also=(-1,)),  # finetune.py:847
-    "adam_beta1": BELOW_ONE,  # torch/optim/adamw.py
-    "adam_beta2": BELOW_ONE,
-    "adam_epsilon": NOT_NEGATIVE,
-    "dataloader_num_workers": COUNT_OR_ZERO,  # torch/utils/data/dataloader.py
-    "dataset_num_proc": COUNT,  # datasets/arrow_dataset.py, map
-    # seconds of a collective
-    "timeout": POSITIVE,
-    "ddp_timeout": POSITIVE,
-}
-
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number. True and False are not."""
@@ -143,31 +147,13 @@ def find_keys_out_of_range(node: Any, where: Callable[[str], str | None]) -> lis
     ]
 
 
-def check_flag_range(
-    flag: str, value: Any, recipe: Any, recipe_key: str | None, where: str
-) -> Finding | None:
-    """Return the problem of a flag's number that is outside its range; None for any other value.
-
-    A flag without a range of its own has that of the recipe key that it stands for.
-    """
-    if not is_number(value):
-        return None
-    allowed = FLAG_RANGES.get(flag)
-    if allowed is None and recipe_key is not None:
-        ranges = {key: key_range for key, _, key_range in find_numbers(recipe)}
-        allowed = ranges.get(recipe_key)
-    if allowed is None or allowed.contains(value):
-        return None
-    return out_of_range(f"--{flag}", value, allowed, where)
-
-
 def out_of_range(name: str, value: float, allowed: Range, where: str | None) -> Finding:
     """Return the problem of one number."""
-    message = f"{name} must be {allowed.describe(value)}, got {_shorten(value)}"
+    message = f"{name} must be {allowed.describe(value)}, got {shorten(value)}"
     return Finding.error("out_of_range", message, where)
 
 
-def _shorten(value: float) -> str:
+def shorten(value: float) -> str:
     """Return a number as text; of a very long one, its first digits."""
     text = str(value)
     if len(text) <= _LONGEST_NUMBER:

@@ -11,6 +11,7 @@ so that special ones come first.
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -36,12 +37,23 @@ class TrainerNames(Protocol):
     def launcher(self) -> str: ...
 
 
+class Requested(Enum):
+    """What the evidence of a key is compared with, and when."""
+
+    always = "the key's value"
+    if_set = "the key's value, if it is not the default"
+    # by launch/planning/expectations.py, from several keys, the trainer's defaults or the width
+    computed = "a value that planning computes"
+    elsewhere = "what the worker computes, or the row of another key requests"
+
+
 @dataclass(frozen=True)
 class Proof:
     """What shows in a live trainer that it has the value of a key."""
 
     evidence: str  # key of the evidence, which the id has as well: refuted_beta
     read: str  # what the worker reads, or compares
+    requested: Requested = Requested.if_set
 
 
 Mapped = str | Mapping[str, Mapping[str, Any]]  # a flag, or flags by the key's value
@@ -69,7 +81,7 @@ class RecipeKey:
         """
         mapped = _find_entry(self.flags, trainer)
         if mapped is None and self.reason(trainer) is not None:
-            return {_as_text(self.default): {}}
+            return {choice_name(self.default): {}}
         return mapped
 
     def reason(self, trainer: TrainerNames) -> str | None:
@@ -134,7 +146,7 @@ def row_of(metadata: Mapping[str, Any]) -> RecipeKey | None:
     return metadata.get(_METADATA)
 
 
-def rows_of(cls: Any, prefix: str = "") -> dict[str, RecipeKey]:
+def recipe_rows(cls: Any, prefix: str = "") -> dict[str, RecipeKey]:
     """Return the rows of a node by their keys, those of the nodes in it last."""
     rows: dict[str, RecipeKey] = {}
     nodes: dict[str, RecipeKey] = {}
@@ -143,12 +155,12 @@ def rows_of(cls: Any, prefix: str = "") -> dict[str, RecipeKey]:
         if row is not None:
             rows[f"{prefix}{item.name}"] = row
         else:
-            nodes |= rows_of(item.default_factory, f"{prefix}{item.name}.")
+            nodes |= recipe_rows(item.default_factory, f"{prefix}{item.name}.")
     return rows | nodes
 
 
-def _as_text(value: Any) -> str:
-    """Return the default of a key as a value of `flags`."""
+def choice_name(value: Any) -> str:
+    """Return the value of a key as the map `flags` of its row names it: `null`, `true`, `zero2`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)

@@ -4,7 +4,8 @@
 value, "{value}" the value itself, and "null" a key that is not set. A value that is not listed is
 refused, with the reason under `unsupported_because`; a trainer that has only a reason takes the
 default. `fallback` replaces a value of a shipped stage that a trainer lacks. `proof` is the evidence
-that shows the value in the running trainer, and `unproven_because` the reason where none does.
+that shows the value in the running trainer, with what it is compared with (`Requested`), and
+`unproven_because` the reason where none does.
 launch/config/recipe_key.py says which trainers a selector names.
 """
 
@@ -26,7 +27,7 @@ from launch.config.ranges import (
     REWARD,
     SEED,
 )
-from launch.config.recipe_key import Mapped, Proof, TrainerNames, key, rows_of
+from launch.config.recipe_key import Mapped, Proof, Requested, TrainerNames, key, recipe_rows
 
 
 class Packing(StrEnum):
@@ -88,7 +89,8 @@ class LoraConfig:
     rank: int | None = key(
         None,
         COUNT,
-        help="of the adapter's matrices; null: all weights are trained",
+        help="rank of the adapter's two matrices, 8 to 256 as a rule; null: no adapter, all "
+        "weights are trained",
         flags={
             "trl": {"*": {"use_peft": True, "lora_r": "{value}"}},
             "finetune dpo_tune_cache": {"*": {"use_lora": True, "lora_rank": "{value}"}},
@@ -101,7 +103,11 @@ class LoraConfig:
             "reward_modeling": "reward_modeling.py trains all weights and has no adapters",
             "ray": "use_peft and its companions are read nowhere (model_utils.py:194)",
         },
-        proof=Proof("lora", "the rank of the adapted layers, and that nothing else is trained"),
+        proof=Proof(
+            "lora",
+            "the rank of the adapted layers, and that nothing else is trained",
+            Requested.computed,
+        ),
         other_names={
             "axolotl trl": "lora_r",
             "llama_factory": "lora_rank",
@@ -111,22 +117,24 @@ class LoraConfig:
     alpha: int | None = key(
         None,
         COUNT,
-        help="the adapter's output is scaled by alpha / rank; null: twice the rank",
+        help="the adapter's output is multiplied by alpha / rank; null: twice the rank",
         flags={"trl finetune dpo_tune_cache": "lora_alpha"},
-        proof=Proof("lora_alpha", "the scaling of the adapted layers"),
+        proof=Proof("lora_alpha", "the scaling of the adapted layers", Requested.computed),
         other_names={"axolotl trl llama_factory": "lora_alpha", "others": "alpha"},
     )
     dropout: float = key(
         0.0,
         BELOW_ONE,
-        help="on the adapter's input",
+        help="fraction of the adapter's inputs that is dropped at random while it trains, 0 to "
+        "0.1 as a rule",
         flags={"trl finetune dpo_tune_cache": "lora_dropout"},
-        proof=Proof("lora_dropout", "the dropout of the adapted layers"),
+        proof=Proof("lora_dropout", "the dropout of the adapted layers", Requested.computed),
         other_names={"axolotl trl llama_factory": "lora_dropout"},
     )
     targets: Any = key(
         "all-linear",
-        help="which layers get one: all-linear (all but the output layer), or a list of names",
+        help="layers that get an adapter: all-linear (all but the output layer), or a list of "
+        "names such as [q_proj,v_proj]",
         flags={
             "trl": {
                 "all-linear": {"lora_target_modules": ["all-linear"]},
@@ -139,11 +147,12 @@ class LoraConfig:
             "dpo_tune_cache": "it adapts all linear layers but the output layer "
             "(dpo_tune_cache.py:373)",
         },
-        proof=Proof("lora_targets", "the names of the adapted layers"),
+        proof=Proof("lora_targets", "the names of the adapted layers", Requested.computed),
     )
     quantize: Quantization = key(
         Quantization.none,
-        help="nf4 is QLoRA: the frozen weights are kept in 4 bit",
+        help="nf4 keeps the frozen weights in 4 bit (QLoRA), in about a quarter of the memory "
+        "of bf16",
         flags={
             "trl": {
                 "none": {},
@@ -155,7 +164,11 @@ class LoraConfig:
             },
             "finetune dpo_tune_cache": {"none": {}, "nf4": {"use_qlora": True}},
         },
-        proof=Proof("base_dtype", "the type of the weights that the adapted layers keep frozen"),
+        proof=Proof(
+            "base_dtype",
+            "the type of the weights that the adapted layers keep frozen",
+            Requested.computed,
+        ),
     )
     start: AdapterStart = key(
         AdapterStart.merged,
@@ -170,7 +183,11 @@ class LoraConfig:
             "dpo_tune_cache": "dpo_tune_cache.py always begins a new adapter "
             "(dpo_tune_cache.py:375)",
         },
-        proof=Proof("lora_start", "whether the adapter's second matrices are zero before a step"),
+        proof=Proof(
+            "lora_start",
+            "whether the adapter's second matrices are zero before a step",
+            Requested.computed,
+        ),
     )
 
 
@@ -179,8 +196,13 @@ class RecipeConfig:
     global_batch_size: int = key(
         MISSING,
         COUNT,
-        help="samples (DPO: pairs, RLVR: completions) in one optimizer step",
-        proof=Proof("global_batch", "the rows of the forward passes of a step, over all ranks"),
+        help="samples (DPO: pairs, RLVR: completions) in one optimizer step, over all ranks; "
+        "128 is usual",
+        proof=Proof(
+            "global_batch",
+            "the rows of the forward passes of a step, over all ranks",
+            Requested.computed,
+        ),
         unproven_because={
             "olmo_core_finetune": "it packs to a token budget, and its rows are not samples"
         },
@@ -191,7 +213,8 @@ class RecipeConfig:
     per_device_batch_size: int = key(
         1,
         COUNT,
-        help="samples in one forward pass of one rank",
+        help="samples in one forward pass of one rank, as many as its memory takes; the other "
+        "samples of a step are accumulated",
         unproven_because={
             "*": "it changes memory and speed: `global_batch` counts the samples of all passes"
         },
@@ -204,14 +227,16 @@ class RecipeConfig:
     learning_rate: float = key(
         MISSING,
         POSITIVE,
-        help="the highest of the schedule",
+        help="highest learning rate of the schedule: about 5e-6 to 2e-5 for SFT, 5e-7 for DPO, "
+        "1e-4 with an adapter",
         flags={"*": "learning_rate"},
-        proof=Proof("learning_rate", _RATES),
+        proof=Proof("learning_rate", _RATES, Requested.always),
         other_names={"axolotl trl llama_factory": "learning_rate", "others": "lr max_lr"},
     )
     lr_scheduler: str = key(
         "linear",
-        help="linear, cosine, constant, ...: any that the trainer supports",
+        help="how the learning rate falls after the warm-up: linear, cosine, constant, or "
+        "another one of the trainer's",
         flags={"torchrun grpo": _SCHEDULES, "*": "lr_scheduler_type"},
         unsupported_because={
             "dpo": "dpo.py builds linear, cosine and constant ones (olmo_core_utils.py:279-288)",
@@ -219,7 +244,7 @@ class RecipeConfig:
             "(olmo_core_utils.py:279-288)",
             "grpo": "it builds linear, cosine and constant ones (grpo_olmo_core_actor.py:154-161)",
         },
-        proof=Proof("lr_scheduler", _RATES),
+        proof=Proof("lr_scheduler", _RATES, Requested.always),
         other_names={
             "axolotl": "lr_scheduler",
             "trl llama_factory": "lr_scheduler_type",
@@ -229,8 +254,8 @@ class RecipeConfig:
     warmup_ratio: float | None = key(
         None,
         BELOW_ONE,
-        help="fraction of all steps, below 1, as TRL takes 1 for one step (transformers "
-        "training_args.py, warmup_steps); null: the trainer's default",
+        help="fraction of the optimizer steps in which the learning rate rises from 0, such as "
+        "0.03; below 1; null: the trainer's default",
         flags={
             # below 1 it is a share of the steps (transformers training_args.py, warmup_steps)
             "trl": "warmup_steps",
@@ -240,31 +265,33 @@ class RecipeConfig:
         unsupported_because={
             "reward_modeling": "it counts warm-up in steps; use flags.warm_up_steps"
         },
-        proof=Proof("warmup_ratio", _RATES),
+        proof=Proof("warmup_ratio", _RATES, Requested.computed),
         other_names={"axolotl llama_factory": "warmup_ratio", "others": "warmup"},
     )
     weight_decay: float | None = key(
         None,
         NOT_NEGATIVE,
-        help="null: the trainer's default",
+        help="weight decay of AdamW, 0 to 0.1 as a rule; null: the trainer's default",
         flags={"reward_modeling": {"null": {}}, "*": "weight_decay"},
         unsupported_because={
             "reward_modeling": "it leaves AdamW its default (reward_modeling.py:309)"
         },
-        proof=Proof("weight_decay", "the optimizer's groups of trained matrices"),
+        proof=Proof(
+            "weight_decay", "the optimizer's groups of trained matrices", Requested.computed
+        ),
         other_names={"axolotl trl llama_factory": "weight_decay", "others": "wd"},
     )
     epochs: int = key(
         1,
         COUNT,
-        help="number of passes over the data",
+        help="number of passes over the data, 1 to 3 as a rule",
         flags={
             # total_episodes ends the run; num_epochs repeats each rollout (grpo_fast.py:651)
             "ray": {"*": {}},
             "dpo dpo_tune_cache olmo_core_finetune": "num_epochs",
             "*": "num_train_epochs",
         },
-        proof=Proof("epochs", _STEPS + ", against the rows and the batch"),
+        proof=Proof("epochs", _STEPS + ", against the rows and the batch", Requested.computed),
         other_names={
             "axolotl": "num_epochs",
             "trl llama_factory": "num_train_epochs",
@@ -274,7 +301,8 @@ class RecipeConfig:
     max_steps: int | None = key(
         None,
         COUNT,
-        help="optimizer steps; ends the run before `epochs` are complete",
+        help="optimizer steps after which the run ends, before `epochs` are complete; null: "
+        "all epochs",
         flags={
             # total_episodes is max_steps x global_batch_size (grpo_fast.py:1032)
             "ray": {"*": {}},
@@ -283,7 +311,7 @@ class RecipeConfig:
             "*": "max_train_steps",
         },
         unsupported_because={"reward_modeling": "it trains whole epochs; use data.fraction"},
-        proof=Proof("max_steps", _STEPS),
+        proof=Proof("max_steps", _STEPS, Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_steps",
             "others": "max_train_steps num_steps total_steps train_iters",
@@ -292,7 +320,8 @@ class RecipeConfig:
     max_seq_length: int = key(
         MISSING,
         LENGTH,
-        help="tokens",
+        help="tokens of the longest sample (RLVR: prompt plus response), such as 4096; a "
+        "longer one is cut or left out",
         flags={
             # GRPOConfig has no limit on prompts: the reward proof checks every row against it
             "trl_grpo": {"*": {}},
@@ -303,7 +332,11 @@ class RecipeConfig:
             },
             "*": "max_seq_length",
         },
-        proof=Proof("max_seq_length", "the longest row that is dealt, and those that are cut"),
+        proof=Proof(
+            "max_seq_length",
+            "the longest row that is dealt, and those that are cut",
+            Requested.always,
+        ),
         unproven_because={
             "trl_grpo": "the reward proof checks every prompt against it before the run",
         },
@@ -317,7 +350,7 @@ class RecipeConfig:
     max_grad_norm: float | None = key(
         1.0,
         NOT_NEGATIVE,
-        help="null: no clipping",
+        help="norm that the gradients of a step are clipped at; null: no clipping",
         flags={
             "trl grpo_fast": {"null": {"max_grad_norm": 0.0}, "*": {"max_grad_norm": "{value}"}},
             "grpo": {"*": {"max_grad_norm": "{value}"}},
@@ -326,7 +359,7 @@ class RecipeConfig:
             "*": "max_grad_norm",
         },
         unsupported_because={"reward_modeling": "it does not clip without DeepSpeed"},
-        proof=Proof("clip", "the norm that the first step is clipped at"),
+        proof=Proof("clip", "the norm that the first step is clipped at", Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_grad_norm",
             "others": "gradient_clipping clip_grad_norm grad_clip gradient_clip_val",
@@ -335,19 +368,20 @@ class RecipeConfig:
     seed: int = key(
         42,
         SEED,
-        help="of the data's order and of random draws",
+        help="seed of the order of the rows and of all other random draws",
         flags={"*": "seed"},
-        proof=Proof("seed", "the order in which the rows are dealt"),
+        proof=Proof("seed", "the order in which the rows are dealt", Requested.always),
         other_names={"axolotl trl llama_factory": "seed"},
     )
     precision: Precision = key(
         Precision.auto,
-        help="auto: bf16 where the trainer supports it",
-        proof=Proof("dtype", "the type that the model computes in"),
+        help="number format of the computation; auto: bf16 where the trainer supports it",
+        proof=Proof("dtype", "the type that the model computes in", Requested.computed),
     )
     chat_template: str | None = key(
         None,
-        help="null: the tokenizer's own",
+        help="how messages become one text: the name of a template, such as tulu, or a .jinja "
+        "file; null: the tokenizer's own",
         flags={
             "trl_sft": {"null": {}, "*": {"chat_template_path": "{value}"}},  # the template's file
             "trl": {"null": {}, "*": {}},  # the option chat_template
@@ -363,7 +397,9 @@ class RecipeConfig:
     )
     packing: Packing = key(
         Packing.none,
-        help="flatten: the same samples, unpadded; bins: rows filled to a token budget",
+        help="how samples fill a micro batch. none: each padded to the longest; flatten: the "
+        "same samples end to end, without padding; bins: as many samples as fit "
+        "max_seq_length",
         flags={
             "trl_sft": {
                 "none": {},
@@ -389,11 +425,14 @@ class RecipeConfig:
             "ray": "it always packs, and a step has the same completions all the same "
             "(data_loader.py:410)",
         },
-        proof=Proof("packing", "the collator, and the documents in the first forward pass"),
+        proof=Proof(
+            "packing", "the collator, and the documents in the first forward pass", Requested.always
+        ),
     )
     balanced: bool = key(
         False,
-        help="distribute the samples of a global batch over the ranks by length",
+        help="deal the samples of a global batch by length, so that all ranks get about the "
+        "same number of tokens",
         flags={"finetune dpo_tune_cache": {"false": {}, "true": {}}},  # the patch balanced_batches
         unsupported_because={
             "trl": "the load-balancing patch is written for open-instruct's finetune.py and "
@@ -408,7 +447,9 @@ class RecipeConfig:
     )
     loss_averaging: LossAveraging | None = key(
         None,
-        help="null: the trainer's default",
+        help="how the SFT loss weighs the tokens of a step. tokens, sum: all the same (sum has "
+        "the gradient norm of a sum); micro_batch_means: those of a short micro batch "
+        "more; null: the trainer's default",
         flags={
             # the patches token_weighting and token_sums
             "finetune": {"micro_batch_means": {}, "tokens": {}, "sum": {}},
@@ -432,7 +473,7 @@ class RecipeConfig:
     )
     liger: bool = key(
         False,
-        help="use Liger's fused kernels",
+        help="use Liger's fused Triton kernels, which take less memory; on GPUs only",
         flags={"finetune dpo_tune_cache trl_sft trl_dpo": "use_liger_kernel"},
         unsupported_because={
             "dpo": "dpo.py accepts use_liger_kernel and never reads it",
@@ -441,7 +482,7 @@ class RecipeConfig:
             "(trl/trainer/grpo_trainer.py:1051)",
             "reward_modeling ray": "it has no such flag",
         },
-        proof=Proof("liger", "the kernels that replace functions of the model"),
+        proof=Proof("liger", "the kernels that replace functions of the model", Requested.computed),
         other_names={
             "axolotl": "liger_rope liger_rms_norm liger_glu_activation liger_fused_linear_cross_entropy",
             "trl": "use_liger_kernel",
@@ -451,7 +492,8 @@ class RecipeConfig:
     )
     attention: str = key(
         "auto",
-        help="sdpa, eager, flash_2, ...; auto: the trainer's choice",
+        help="implementation of attention: sdpa, eager, flash_2, or another one of the "
+        "trainer's; auto: the trainer's choice",
         flags={
             "trl": {
                 "auto": {},
@@ -475,7 +517,7 @@ class RecipeConfig:
     )
     gradient_checkpointing: bool = key(
         False,
-        help="recompute activations in the backward pass to save memory",
+        help="recompute activations in the backward pass: much less memory, and a slower step",
         flags={
             # 0.1: with the logits of long packed rows upstream ran out of memory above it (its pull
             # request 1466, scripts/train/olmo3/7b_instruct_dpo_olmocore.sh:58)
@@ -489,13 +531,16 @@ class RecipeConfig:
             "*": "gradient_checkpointing",
         },
         unsupported_because={"grpo_fast": "it always checkpoints (grpo_fast.py:370)"},
-        proof=Proof("gradient_checkpointing", "the switch that the layers read in a pass"),
+        proof=Proof(
+            "gradient_checkpointing", "the switch that the layers read in a pass", Requested.always
+        ),
         other_names={"axolotl trl": "gradient_checkpointing", "others": "activation_checkpointing"},
     )
     checkpoint_steps: int | None = key(
         None,
         COUNT,
-        help="optimizer steps between checkpoints; null: none before the end",
+        help="optimizer steps between checkpoints, which a stopped run resumes from; null: "
+        "none before the end",
         flags={
             # the last three are kept, as in open-instruct; `flags.save_total_limit=` overrides
             "trl": {
@@ -518,7 +563,7 @@ class RecipeConfig:
     eval_steps: int | None = key(
         None,
         COUNT,
-        help="steps between evaluations on data.validation; null: at the end only",
+        help="optimizer steps between evaluations on data.validation; null: at the end only",
         flags={"trl_sft trl_dpo": "eval_steps"},
         unsupported_because={
             "trl_grpo": "a GRPO loss on held-out rows says nothing; `launch eval` scores the model",
@@ -531,7 +576,8 @@ class RecipeConfig:
     early_stop: int | None = key(
         None,
         COUNT,
-        help="stop after so many evaluations without a lower loss; the best is kept",
+        help="number of evaluations without a lower loss after which the run stops; the best "
+        "checkpoint is kept; null: never",
         flags={
             # and the option early_stop
             "trl_sft trl_dpo": {"null": {}, "*": {"load_best_model_at_end": True}}
@@ -547,7 +593,7 @@ class RecipeConfig:
     sample_every: int | None = key(
         None,
         COUNT,
-        help="steps between answers to three fixed prompts, recorded; null: none",
+        help="optimizer steps between recorded answers to three fixed prompts; null: none",
         flags={"trl_sft trl_dpo trl_grpo": {"*": {}}},  # the option samples
         unsupported_because={
             "RM": "a reward model generates no text",
@@ -559,7 +605,8 @@ class RecipeConfig:
     beta: float | None = key(
         None,
         POSITIVE,
-        help="of DPO",
+        help="DPO's weight of staying close to the starting model: 0.1 is usual with loss=dpo, "
+        "5 with dpo_norm; null: the trainer's default",
         flags={"DPO": "beta"},
         unsupported_because={
             "SFT": "the loss of SFT has none",
@@ -570,7 +617,8 @@ class RecipeConfig:
     )
     loss: str | None = key(
         None,
-        help="DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default",
+        help="loss function. DPO: dpo, dpo_norm (log-probs per token), ...; RLVR: grpo, dapo, "
+        "...; null: the trainer's default",
         flags={
             "dpo": {"dpo": {"loss_type": "dpo"}, "dpo_norm": {"loss_type": "dpo_norm"}},
             "dpo_tune_cache": {
@@ -599,27 +647,41 @@ class RecipeConfig:
             "trl_grpo": "TRL's other losses are set with flags.loss_type",
             "SFT RM": "only DPO has a choice of losses",
         },
-        proof=Proof("loss", "the loss of the first pairs, or the name that TRL's loss reads"),
+        proof=Proof(
+            "loss",
+            "the loss of the first pairs, or the name that TRL's loss reads",
+            Requested.computed,
+        ),
     )
     prompts_per_step: int | None = key(
         None,
         COUNT,
-        help="of RLVR, as all below: prompts in one optimizer step",
+        help="prompts in one optimizer step of RLVR; times samples_per_prompt it is "
+        "global_batch_size",
         flags={
             # global_batch_size is prompts_per_step x samples_per_prompt
             "trl_grpo": {"*": {}},
             "ray": "num_unique_prompts_rollout",
         },
         unsupported_because=_ONLY_RLVR,
-        proof=Proof("global_batch", "the completions of a step, which are those of its prompts"),
+        proof=Proof(
+            "global_batch",
+            "the completions of a step, which are those of its prompts",
+            Requested.elsewhere,
+        ),
     )
     samples_per_prompt: int | None = key(
         None,
         GROUP,
-        help="completions sampled for each prompt, which are compared",
+        help="completions that RLVR samples for each prompt, to compare them with each other; "
+        "4 to 16 as a rule",
         flags={"trl_grpo": "num_generations", "ray": "num_samples_per_prompt_rollout"},
         unsupported_because=_ONLY_RLVR,
-        proof=Proof("samples_per_prompt", "the completions of each prompt in the first step"),
+        proof=Proof(
+            "samples_per_prompt",
+            "the completions of each prompt in the first step",
+            Requested.elsewhere,
+        ),
         other_names={
             "trl": "num_generations",
             "others": "rollout_n actor_rollout_ref_rollout_n num_samples_per_prompt_rollout num_return_sequences",
@@ -628,7 +690,7 @@ class RecipeConfig:
     response_length: int | None = key(
         None,
         COUNT,
-        help="tokens of a completion, at most",
+        help="maximum tokens of a completion of RLVR, such as 1024; it is cut there",
         flags={"trl_grpo": "max_completion_length", "ray": "response_length"},
         unsupported_because=_ONLY_RLVR,
         proof=Proof("response_length", "what TRL's sampling reads"),
@@ -640,7 +702,8 @@ class RecipeConfig:
     temperature: float | None = key(
         None,
         POSITIVE,
-        help="of sampling",
+        help="temperature that RLVR samples with; 1 is the model's own distribution; null: the "
+        "trainer's default",
         flags={"RLVR": "temperature"},
         unsupported_because=_ONLY_RLVR,
         proof=Proof("temperature", "what TRL's sampling reads"),
@@ -648,7 +711,8 @@ class RecipeConfig:
     kl_beta: float | None = key(
         None,
         NOT_NEGATIVE,
-        help="weight of the KL divergence from the starting model; 0: none",
+        help="weight of the KL divergence from the starting model in RLVR's loss, such as "
+        "0.05; 0: none; null: the trainer's default",
         flags={
             "trl_grpo": "beta",
             "ray": {"0.0": {"beta": 0.0, "load_ref_policy": False}, "*": {"beta": "{value}"}},
@@ -660,7 +724,8 @@ class RecipeConfig:
     clip: float | None = key(
         None,
         POSITIVE,
-        help="of the probability ratio, at 1 - clip and 1 + clip",
+        help="how far RLVR's ratio of new to old probabilities may be from 1 before it is "
+        "clipped; 0.2 is usual; null: the trainer's default",
         flags={
             "trl_grpo": "epsilon",
             "ray": "clip_lower",  # its upper bound is clip_higher, 0.272 (grpo_utils.py:108)
@@ -671,7 +736,8 @@ class RecipeConfig:
     )
     generation: str | None = key(
         None,
-        help="how completions are sampled; null: transformers",
+        help="what samples RLVR's completions: transformers, continuous (its continuous "
+        "batching), vllm_colocate or vllm_server; null: transformers",
         flags={
             "trl_grpo": {
                 "null": {},
@@ -690,7 +756,8 @@ class RecipeConfig:
     truncated_reward: float | None = key(
         None,
         REWARD,
-        help="of a completion that does not end; null: the verifiers score it",
+        help="reward of a completion of RLVR that response_length cuts; null: the verifiers "
+        "score it",
         flags={
             "trl_grpo": {"*": {}},  # part of the option verifier
             "ray": {
@@ -699,49 +766,67 @@ class RecipeConfig:
             },
         },
         unsupported_because=_ONLY_RLVR,
-        proof=Proof("rewards", "the rewards of the first step, one by one"),
+        proof=Proof("rewards", "the rewards of the first step, one by one", Requested.elsewhere),
     )
     verifier: Any = key(
         None,
-        help="rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them "
-        "(docs/rlvr.md)",
+        help="what scores RLVR's answers: rows, math, gsm8k, ifeval, exact or "
+        "PATH.py:FUNCTION; or a list of them (docs/rlvr.md)",
         flags={"trl_grpo": {"*": {}}, "ray": {"rows": {}}},  # trl_grpo: the option verifier
         unsupported_because={
             "ray": "its verifiers are its own, and each row names one in its column dataset "
             "(ground_truth_utils.py:1188); recipe.verifier=rows",
             **_ONLY_RLVR,
         },
-        proof=Proof("rewards", "the rewards of the first step, one by one"),
+        proof=Proof("rewards", "the rewards of the first step, one by one", Requested.elsewhere),
     )
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
-KEYS = rows_of(RecipeConfig)
+KEYS = recipe_rows(RecipeConfig)
 # the keys that a trainer has flags for; launch itself turns the others into the batch and the
 # launcher's arguments
 MAPPED_KEYS = tuple(name for name, row in KEYS.items() if row.flags)
 
 
-def mapping_of(trainer: TrainerNames, key: str) -> Mapped | None:
+def recipe_mapping(trainer: TrainerNames, key: str) -> Mapped | None:
     """Return what a recipe key is for a trainer; None if the table has no entry for it."""
     return KEYS[key].mapping(trainer)
 
 
-def mappings_of(trainer: TrainerNames) -> dict[str, Mapped]:
+def recipe_mappings(trainer: TrainerNames) -> dict[str, Mapped]:
     """Return what the recipe keys are for a trainer, without those that have no entry for it."""
     mappings = {}
     for name in MAPPED_KEYS:
-        mapping = mapping_of(trainer, name)
+        mapping = recipe_mapping(trainer, name)
         if mapping is not None:
             mappings[name] = mapping
     return mappings
+
+
+@dataclass(frozen=True)
+class FlagOfKey:
+    """The recipe key that a trainer's flag stands for."""
+
+    key: str
+    has_value: bool  # the flag's value is that of the key
+
+
+def keys_by_flag(trainer: TrainerNames) -> dict[str, FlagOfKey]:
+    """Return the recipe key of each flag that a trainer has for one."""
+    keys: dict[str, FlagOfKey] = {}
+    for flag, name, value in recipe_flags_of(trainer):
+        known = keys.get(flag)
+        has_value = value in (None, "{value}") or (known is not None and known.has_value)
+        keys[flag] = FlagOfKey(name, has_value)
+    return keys
 
 
 def recipe_flags_of(trainer: TrainerNames) -> Iterator[tuple[str, str, Any]]:
     """Yield every flag that a trainer has for a recipe key: its name, the key, and the value that it
     gets; None for the value of the key itself.
     """
-    for name, mapping in mappings_of(trainer).items():
+    for name, mapping in recipe_mappings(trainer).items():
         if isinstance(mapping, str):
             yield mapping, name, None
             continue

@@ -90,8 +90,8 @@ class Mode(StrEnum):
 class StageConfig:
     kind: Kind = MISSING  # what the stage trains
     start: Start = Start.base  # the checkpoint of the model that it starts from
-    description: str = ""
-    # of `eval`: the harness's, tulu3, demo, a folder; []: tulu3
+    description: str = ""  # what the stage does, in a line that `plan` prints
+    # what `eval` scores the model on: a task of the harness, tulu3, demo, a folder; []: tulu3
     tasks: list[str] = field(default_factory=list)
 
 
@@ -99,14 +99,14 @@ class StageConfig:
 class ShapeConfig:
     """A model's architecture, for planning without loading it."""
 
-    parameters: float | None = POSITIVE.of(None)  # count; tied embeddings count once
-    layers: int | None = COUNT.of(None)
-    hidden: int | None = COUNT.of(None)
-    intermediate: int | None = COUNT.of(None)  # of the MLP
-    heads: int | None = COUNT.of(None)  # of the queries
-    kv_heads: int | None = COUNT.of(None)  # of the keys and of the values
+    parameters: float | None = POSITIVE.of(None)  # number of weights; tied ones count once
+    layers: int | None = COUNT.of(None)  # number of transformer blocks
+    hidden: int | None = COUNT.of(None)  # width of the residual stream
+    intermediate: int | None = COUNT.of(None)  # width of the MLP
+    heads: int | None = COUNT.of(None)  # heads of the queries
+    kv_heads: int | None = COUNT.of(None)  # heads of the keys and the values
     head_dim: int | None = COUNT.of(None)  # elements of a head; null: hidden / heads
-    vocabulary: int | None = COUNT.of(None)
+    vocabulary: int | None = COUNT.of(None)  # rows of the embedding
     tied_embeddings: bool = False  # the output matrix is the embedding
     model_type: str = "llama"  # the architecture's name in transformers
 
@@ -116,10 +116,10 @@ class ModelConfig:
     base: str | None = None  # hub id or folder of the pretrained checkpoint
     sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
     dpo: str | None = None  # hub id or folder of the checkpoint after DPO, where RLVR starts
-    path: str | None = None  # run, hub id or folder; overrides all three
+    path: str | None = None  # model to start from: run, hub id or folder; overrides all three
     # identity of the plan whose run makes `path`; set by a pipeline's jobs
     trained_by: str | None = None
-    revision: str | None = None  # of the hub repository
+    revision: str | None = None  # commit, branch or tag of the hub repository
     build: str | None = None  # `demo`: built on this machine if it is missing
     shape: ShapeConfig = field(default_factory=ShapeConfig)
 
@@ -142,7 +142,7 @@ class MixConfig:
     name: str = MISSING
     # fraction of the split's rows; above 1 repeats rows where the trainer supports it
     share: float = POSITIVE.of(1.0)
-    split: str = "train"  # of the hub data set
+    split: str = "train"  # split of the hub data set
 
 
 class BadRows(StrEnum):
@@ -156,16 +156,19 @@ class BadRows(StrEnum):
 class DataConfig:
     # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
     kind: Kind = MISSING
-    mix: list[MixConfig] = field(default_factory=list)  # '[{name: NAME, share: 0.5}, ...]'
-    fraction: float = POSITIVE.of(1.0)  # multiplies every entry's share
+    # data sets to train on: '[{name: NAME, share: 0.5}, ...]'
+    mix: list[MixConfig] = field(default_factory=list)
+    fraction: float = POSITIVE.of(1.0)  # every entry's share is multiplied by it
     # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
     build: str | None = None
-    format: DataFormat = DataFormat.auto  # of local rows
-    # known column name: its name in local rows
+    # format of the rows of local files; auto: recognised by their columns
+    format: DataFormat = DataFormat.auto
+    # columns of local rows with names of their own, by the name that launch knows
     columns: dict[str, str] = field(default_factory=dict)
-    # local rows that can't be used; `skip` leaves them out, and records how many
+    # what happens to local rows that can't be used; `skip` leaves them out, and records how many
     bad_rows: BadRows = BadRows.refuse
-    validation: Any = None  # never trained on: a fraction of the rows, or a path; null: none
+    # rows that are evaluated and never trained on: a fraction of all, or a path; null: none
+    validation: Any = None
 
 
 @dataclass
@@ -243,7 +246,7 @@ class HubConfig:
     flags.
     """
 
-    push: str | None = None  # OWNER/NAME; a new repository is created private
+    push: str | None = None  # repository, OWNER/NAME; a new one is created private; null: no push
 
 
 @dataclass
@@ -263,16 +266,16 @@ class RootConfig:
     tune: TuneConfig = field(default_factory=TuneConfig)
     # the conditions under which an overlay of `tune` (+tuned=NAME) was measured
     tuned: TunedConfig | None = None
-    nodes: int = RANKS.of(1)  # machines; above 1 only with `submit`
-    # GPUs per machine; 0: one CPU process; null: 1, or by `device`
+    nodes: int = RANKS.of(1)  # number of machines; above 1 only with `submit`
+    # number of GPUs of each machine; 0: one CPU process; null: 1, or by `device`
     gpus: int | None = RANKS_OR_ZERO.of(None)
-    device: Device | None = None  # null: by gpus and processes
-    processes: int | None = RANKS.of(None)  # ranks per machine with device=cpu
-    name: str | None = None  # of the run folder; null: width and plan identity
+    device: Device | None = None  # what trains; null: by gpus and processes
+    processes: int | None = RANKS.of(None)  # ranks of each machine with device=cpu
+    name: str | None = None  # name of the run folder; null: width and plan identity
     runs: str = "runs"  # folder of all run folders
     # folder of tokenised data and reference log-probs; null: `.cache` below `runs`
     cache: str | None = None
-    # of torch's allocator on GPUs: less memory is reserved; your own variable wins
+    # torch's allocator on GPUs reserves less memory; your own PYTORCH_CUDA_ALLOC_CONF wins
     expandable_segments: bool = True
     python: str | None = None  # the trainer's Python interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
@@ -285,5 +288,5 @@ class RootConfig:
     report: bool = True  # write report.html, a page with curves, evidence and plan, at the end
     evaluate: bool = False  # score the model against its base once the run is done, as `eval` does
     detach: bool = False  # return once the run has started; it survives the terminal
-    # ids of rules, guards, gates and expectations that only warn
+    # ids of findings that become warnings; a message ends with its id
     allow: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from launch.config.schema import DataFormat, Kind
-from launch.digests import Digest as Digest  # noqa: PLC0414 - where planning takes it from
+from launch.digests import Digest
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")

@@ -18,12 +18,11 @@ from launch.data.sources import (
     TRAIN_FILE,
     VALIDATION_FILE,
     DataFiles,
-    Digest,
     LocalData,
     digest_files,
     file_format,
 )
-from launch.digests import digest_folder, hash_file
+from launch.digests import Digest, digest_folder, hash_file
 from launch.errors import UserError, refusal
 from launch.files import load_json, read_file, write_json
 from launch.worker.json_codec import decode, versioned

@@ -45,7 +45,7 @@ from launch.execution.record.attempts import (
     drop_repeated_steps,
     latest_attempt,
 )
-from launch.execution.record.changes import describe_changes
+from launch.execution.record.changes import describe_patches
 from launch.execution.record.evidence import (
     add_earlier_proofs,
     evidence_as_json,
@@ -357,7 +357,7 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     else is the plan as it was `planned`.
     """
     folder.create()
-    changes = describe_changes(started)
+    changes = describe_patches(started)
     folder.write_config(planned.resolved)
     folder.write_json("plan.json", planned)
     folder.write_command(

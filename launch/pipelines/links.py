@@ -24,7 +24,11 @@ from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.execution.resume import is_finished
 from launch.planning.build import PendingModel, plan_on_this_machine
-from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
+from launch.planning.chat_template import (
+    brings_template,
+    find_template_name,
+    other_template_problem,
+)
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.find_runs import run_name
 from launch.planning.flags import values_of
@@ -273,7 +277,9 @@ def _check_template(plan: Plan, before: Plan) -> None:
         if brings_template(model, template, plan.finder) is not False:
             return
     trained_with = trained_with or "its tokenizer's own"
-    refuse_other_template(template, trained_with, f"stage {before.stage}", plan.origins)
+    problem = other_template_problem(template, trained_with, f"stage {before.stage}", plan.origins)
+    if problem is not None:
+        raise UserError(problem)
 
 
 def _template_name(plan: Plan) -> str | None:

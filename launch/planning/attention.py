@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launch.config.origins import Origin, Provenance
-from launch.config.recipe_keys import Packing, Precision
-from launch.config.schema import Device, Family, Kind, Launcher, RootConfig
+from launch.config.recipe_keys import Precision
+from launch.config.schema import Device, Family, RootConfig
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.flags import Flag, sequence_limit
+from launch.planning.flags import Flag
 from launch.planning.machine import Machine
-from launch.planning.parallel import Batch, Parallel
-from launch.worker.finding import Finding, Fix
+from launch.planning.parallel import Parallel
 
 FLAG = "attn_implementation"
 FLASH = "flash_attention_2"
@@ -25,7 +24,6 @@ _TOO_OLD = re.compile(
     r"\b([KMPV]\d{2,3}|T4|GTX \d+|RTX 20\d\d|TITAN \w+|Quadro RTX)\b", re.IGNORECASE
 )
 UNKNOWN = "the trainer's packages are not on this machine"
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -80,52 +78,12 @@ def attention_flags(choice: AttentionChoice | None) -> dict[str, Flag]:
     return {FLAG: Flag(FLASH, Provenance(Origin.launcher, choice.why))}
 
 
-def packing_warnings(
-    config: RootConfig,
-    parallel: Parallel,
-    batch: Batch,
-    flags: Mapping[str, Flag],
-    *,
-    machine: Machine,
-    shape: ModelShape | None,
-) -> tuple[Finding, ...]:
-    """Return packing_without_flash: without flash attention a packed row of T tokens is computed as
-    T x T.
-
-    open-instruct's DPO passes no mask for it (dpo_utils.py:863), so that only half of the square is
-    computed.
-    """
-    if config.recipe.packing == Packing.none or parallel.width.device != Device.cuda:
-        return ()
-    if config.trainer.launcher != Launcher.accelerate:  # OLMo-core has attention of its own
-        return ()
-    choice = choose_attention(config, parallel, flags, machine)
-    if choice is None:
-        choice = _upstream_choice(parallel, flags, machine)
-    if "flash" in choice.implementation or UNKNOWN in choice.why:
-        return ()
-    is_dpo = config.stage.kind == Kind.dpo
-    limit = sequence_limit(config, flags)
-    row = limit  # of a bin
-    if config.recipe.packing == Packing.flatten:
-        sequences = 2 if is_dpo else 1  # of a sample
-        row = batch.per_device * sequences * limit
-    cost = ""
-    if shape is not None:
-        factor = packed_cost(shape, row, limit, masked=not is_dpo)
-        cost = f": up to {factor:.1f} x the computation of a step"
-        if not is_dpo:
-            mask_bytes = 2 * row**2
-            cost += f", and a mask of {mask_bytes / _GIB:.1f} GiB"
-    message = (
-        f"{choice.implementation} computes a packed row of up to {row:,} tokens as one square{cost}"
-    )
-    sentence = "install flash-attn (the extra `flash`), or set {0} or a smaller per-device batch"
-    cure = Fix.of(sentence, "recipe.packing=none")
-    return (Finding.warning("packing_without_flash", message, "recipe.packing", cure),)
+def is_flash_or_unknown(choice: AttentionChoice) -> bool:
+    """Return whether a run has flash attention, or may have it."""
+    return "flash" in choice.implementation or UNKNOWN in choice.why
 
 
-def _upstream_choice(
+def upstream_choice(
     parallel: Parallel, flags: Mapping[str, Flag], machine: Machine
 ) -> AttentionChoice:
     """Return what open-instruct's scripts take: flash attention where it is installed

@@ -22,17 +22,16 @@ from launch.planning.chat_template import (
     STAGED,
     TEMPLATE_FLAG,
     ChatTemplate,
-    check_template,
     find_earlier_texts,
     find_template,
 )
-from launch.planning.checks import check_flags, check_model_preset, check_names, check_packed_length
+from launch.planning.checks import check_flags
 from launch.planning.command import build_command, choose_options, choose_patches
-from launch.planning.data import check_evaluation_flags, check_validation, read_local_data
+from launch.planning.data import check_validation, read_local_data
 from launch.planning.environment import build_environment
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flag_sources import build_flags
-from launch.planning.flags import Flag, replace_computed_values, values_of
+from launch.planning.flags import replace_computed_values
 from launch.planning.folders import (
     NAME,
     cache_folder,
@@ -50,10 +49,11 @@ from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine, this_machine
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
 from launch.planning.plan import Plan
-from launch.planning.plan_warnings import find_warnings
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
-from launch.planning.rlvr import check_generation, check_rlvr, uses_vllm
-from launch.planning.rule_facts import PlanFacts, check_settings
+from launch.planning.rlvr import uses_vllm
+from launch.planning.rule_facts import PlanFacts, find_by_rules
+from launch.planning.rules.plan_rule import FlagsCase, SettingsCase
+from launch.planning.rules.register import check_flags_together, check_settings, find_warnings
 from launch.planning.saved_model import check_model_folder
 from launch.planning.stage_model import continues_adapter, model_shape
 from launch.planning.tracking import add_tracking_flags, tracking_environment
@@ -169,11 +169,12 @@ def _build(
     # How the ranks share the model and the global batch.
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, trainer, width)
-    check_settings(PlanFacts(config, composed.plain, origins, parallel))
-    check_rlvr(config, origins)
     shape = model_shape(config, inputs.model) or pending.shape
     continued = _continued_adapter(config, inputs, pending)
-    lora = resolve_lora(config, origins, parallel, shape, continued)
+    lora = resolve_lora(config, continued)
+    facts = PlanFacts(config, composed.plain, origins, parallel)
+    settings = SettingsCase(config, origins, parallel, environ, lora, continued, shape)
+    setting_warnings = check_settings(settings, find_by_rules(facts, with_flags=False))
     batch = _share_batch(config, parallel)
 
     # The content of what is on this machine.
@@ -195,18 +196,8 @@ def _build(
         template=template,
     )
     attention = choose_attention(config, parallel, built.flags, machine)
-    _check_combinations(config, inputs, built.flags, machine)
     patches = choose_patches(config, parallel, inputs, built)
     options = choose_options(config, parallel, inputs, built)
-    check_template(
-        config,
-        origins,
-        inputs.model,
-        values_of(built.flags),
-        (*options, *patches),
-        environ=environ,
-        finder=finder,
-    )
     lengths = lengths_file(
         trainer,
         built.flags,
@@ -251,8 +242,21 @@ def _build(
     flags |= attention_flags(attention)
     flags = add_tracking_flags(flags, config, origins, environ, tracked_name(composed.stage, name))
     check_flags(machine.schemas[trainer.name], trainer, origins, flags)
-    check_names(trainer, flags, _known_names(machine, template))
-    check_generation(config, parallel, values_of(flags))
+    flag_warnings = check_flags_together(
+        FlagsCase(
+            config,
+            origins,
+            parallel,
+            machine,
+            inputs,
+            batch,
+            data,
+            flags,
+            (*options, *patches),
+            _known_names(machine, template),
+            finder,
+        )
+    )
     files_checked = check_library_files(parallel.library_files, machine.packages)
     command = build_command(
         config,
@@ -294,7 +298,7 @@ def _build(
         env={**env, **tracking_environment(config, folder)},
         lengths_file=lengths,
         files_checked=files_checked,
-        warnings=built.warnings,
+        warnings=(*built.warnings, *setting_warnings, *flag_warnings),
     )
     return replace(plan, warnings=(*plan.warnings, *find_warnings(plan)))
 
@@ -348,19 +352,6 @@ def _share_batch(config: RootConfig, parallel: Parallel) -> Batch:
         return Batch(recipe.global_batch_size, recipe.per_device_batch_size, 1, 1)
     ranks = parallel.width.world_size
     return split_batch(recipe.global_batch_size, recipe.per_device_batch_size, ranks)
-
-
-def _check_combinations(
-    config: RootConfig, inputs: Inputs, flags: Mapping[str, Flag], machine: Machine
-) -> None:
-    """Check that flags which are well formed go with each other, with the model and with the data.
-
-    Raises UserError.
-    """
-    trainer = config.trainer
-    check_packed_length(trainer.name, flags)
-    check_model_preset(trainer, flags, machine.upstream.checkout, machine.registries)
-    check_evaluation_flags(config, flags, inputs.mixture)
 
 
 def _known_names(machine: Machine, template: ChatTemplate | None) -> dict[str, Sequence[str]]:

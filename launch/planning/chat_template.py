@@ -19,18 +19,15 @@ from typing import Any
 
 from launch import resources
 from launch.config.origins import Origins
-from launch.config.schema import Family, Kind, RootConfig
-from launch.errors import UserError, did_you_mean, refusal
+from launch.config.schema import Family, RootConfig
+from launch.errors import did_you_mean, refusal
 from launch.files import load_json, read_json_object
-from launch.planning.input_source import InputSource
-from launch.planning.model_folder import hub_snapshot
 from launch.upstream.trl_templates import (
     SUFFIX,
     TemplateFinder,
     TrlTemplate,
     digest_text,
     family_names,
-    has_marks,
     load_templates,
     staged_name,
 )
@@ -42,7 +39,7 @@ _FOLDER = resources.ROOT / "launch" / "templates"
 _OF_LAUNCH = re.compile(rf".*/launch/templates/[^/]+\{SUFFIX}")
 STAGED = "chat_templates"  # below the cache: TRL's templates, where runs read them from
 TEMPLATE_FLAG = "chat_template_name"  # of open-instruct
-_KEY = "recipe.chat_template"
+CHAT_TEMPLATE = "recipe.chat_template"
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 
 
@@ -86,7 +83,7 @@ def find_template(
             return ChatTemplate(name, template.file_below(finder.staged), template)
         if path.suffix == SUFFIX and path.is_file():
             return ChatTemplate(str(path), path)
-    where = origins.of(_KEY).where
+    where = origins.of(CHAT_TEMPLATE).where
     if takes_files and path.suffix == SUFFIX:
         message = f"recipe.chat_template={name}: {path} is not a file"
         raise refusal("unknown_name", message, where)
@@ -108,33 +105,6 @@ def _suggest_names(name: str, known: Collection[str], other: str) -> str:
     family = [candidate for candidate in names if candidate.startswith(name)]
     near = None if family else did_you_mean(name, names)
     return near or f"choose from {', '.join(family or names)}, or {other}"
-
-
-def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> tuple[Finding, ...]:
-    """Return the warnings about a template of TRL's.
-
-    One names the later templates of a family whose first template has the family's name, as gemma
-    has. The other reports an installed text that is not the locked version's.
-    """
-    if template is None or template.trl is None:
-        return ()
-    warnings = []
-    pattern = rf"{re.escape(template.name)}\d\w*"
-    others = [other for other in sorted(finder.names()) if re.fullmatch(pattern, other)]
-    later = [other for other in others if family_names(other)[0] == other]
-    if later:
-        message = f"recipe.chat_template={template.name} is the format of the family's first models"
-        cure = f"later ones have {', '.join(later)}"
-        warnings.append(Finding.warning("first_of_family", message, _KEY, cure))
-    locked = load_templates()
-    if template.name in locked.digests and not template.trl.is_locked:
-        message = (
-            f"the chat template {template.name} {template.trl.source} is another text than "
-            f"TRL {locked.trl}'s"
-        )
-        cure = "it is used, and the run's identity follows it; name a .jinja file for another text"
-        warnings.append(Finding.warning("other_template_text", message, _KEY, cure))
-    return tuple(warnings)
 
 
 def template_file(template: ChatTemplate | None) -> Path | None:
@@ -201,110 +171,29 @@ def needs_begin_token(family: Family, template: object, tokenizer: object) -> bo
     return "olmo" not in str(template)
 
 
-def check_template(
-    config: RootConfig,
-    origins: Origins,
-    model: InputSource,
-    flags: Mapping[str, Any],
-    options: Sequence[str],
-    *,
-    environ: Mapping[str, str],
-    finder: TemplateFinder,
-) -> None:
-    """Check the chat template of a stage; one that sets none takes the model's.
-
-    There has to be a template, with the marks that the trainer's masks need. Preferences need the
-    template of the run whose model they start from. `flags` are values by name, `options` those of
-    TRL's entry, and patches.
-
-    Raises UserError: no_chat_template, no_generation_marks, other_chat_template.
-    """
-    template = find_template_name(flags, options)
-    folder = model.adapter.folder if model.adapter else model.local
-    tokenizer = folder or hub_snapshot(model.reference, environ)
-    if flags.get("tokenizer_name_or_path"):
-        tokenizer = Path(str(flags["tokenizer_name_or_path"]))
-    text = None
-    trl = None
-    if template is not None:
-        text, trl = _find_text(template, finder)
-    elif tokenizer is not None:
-        text = read_template(tokenizer)
-        if text is None and (tokenizer / "tokenizer_config.json").is_file():
-            raise _no_template(tokenizer, model.provenance.where)
-    if trl is not None:
-        is_marked = trl.marks_answers
-    else:
-        is_marked = text is None or has_marks(text) or finder.has_training_form(text)
-    if flags.get("assistant_only_loss") is True and not is_marked:
-        subject = f"recipe.chat_template={template}"
-        if template is None:
-            subject = f"the chat template of {tokenizer}"
-        raise _no_marks(subject, config.trainer.name, origins)
-    is_compared = config.stage.kind != Kind.sft and "other_chat_template" not in config.allow
-    if template is not None and folder is not None and is_compared:
-        _check_template_of_run(folder, template, origins, finder)
-
-
-def _no_template(tokenizer: Path, where: str | None) -> UserError:
-    message = (
-        f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template is not set"
-    )
-    cure = Fix.of("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
-    return refusal("no_chat_template", message, where, cure)
-
-
-def _no_marks(subject: str, trainer: str, origins: Origins) -> UserError:
-    message = (
-        f"{subject} does not mark the answers ({{% generation %}}), which {trainer}'s masks need"
-    )
-    sentence = (
-        "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: "
-        "a loss on all turns"
-    )
-    cure = Fix.of(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
-    return refusal("no_generation_marks", message, origins.of(_KEY).where, cure)
-
-
-def _check_template_of_run(
-    folder: Path, template: str, origins: Origins, finder: TemplateFinder
-) -> None:
-    """Check that the run whose model is in `folder` trained it with the same template.
-
-    Raises UserError: other_chat_template.
-    """
-    run = folder.parent
-    try:
-        plan: dict[str, Any] = load_json(run / "plan.json")
-        recorded = {name: flag["value"] for name, flag in plan["flags"].items()}
-        trained = find_template_name(recorded, [*plan["patches"], *plan.get("options", ())])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return  # not the model of a run
-    if not brings_template(folder, template, finder):
-        trained = trained or "the tokenizer's own"
-        refuse_other_template(template, trained, f"the run in {run}", origins)
-
-
 def brings_template(folder: Path | None, template: str, finder: TemplateFinder) -> bool | None:
     """Return whether a tokenizer's folder has this template; None if it has no template."""
     tokenizer_text = read_template(folder) if folder else None
     if tokenizer_text is None:
         return None
-    text, trl = _find_text(template, finder)
+    text, trl = find_text(template, finder)
     if trl is not None:
         digests = {digest_text(file) for file in _possible_files(tokenizer_text)}
         return trl.digests[trl.name] in digests
     return text is not None and _normalize(tokenizer_text) == _normalize(text)
 
 
-def refuse_other_template(template: str, trained: str, who: str, origins: Origins) -> None:
-    """Raise UserError (other_chat_template) unless both templates are the same."""
+def other_template_problem(
+    template: str, trained: str, who: str, origins: Origins
+) -> Finding | None:
+    """Return the problem other_chat_template; None if both templates are the same."""
     if template == trained:
-        return
+        return None
     message = f"recipe.chat_template={template}, but {who} trained the model with {trained}"
     sentence = "remove it: the model's own template is used; or set {1}"
     cure = Fix.of(sentence, "~recipe.chat_template", "allow=[other_chat_template]")
-    raise refusal("other_chat_template", message, origins.of(_KEY).where, cure)
+    where = origins.of(CHAT_TEMPLATE).where
+    return Finding.error("other_chat_template", message, where, cure)
 
 
 def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str | None:
@@ -340,7 +229,7 @@ def read_template(folder: Path) -> str | None:
         return None
 
 
-def _find_text(name: str, finder: TemplateFinder) -> tuple[str | None, TrlTemplate | None]:
+def find_text(name: str, finder: TemplateFinder) -> tuple[str | None, TrlTemplate | None]:
     """Return a template's text, if it is on this machine, and TRL's template, if it is one."""
     file = _shipped_templates().get(name) or Path(name)
     if file.is_file():

@@ -5,21 +5,18 @@ evaluate on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from launch.config.origins import Origins
 from launch.config.ranges import HELD_OUT_FRACTION, is_number
-from launch.config.recipe_keys import Packing, mapping_of
-from launch.config.schema import BadRows, Family, Kind, Launcher, RootConfig
-from launch.errors import UserError, refusal
-from launch.planning.flags import Flag
+from launch.config.recipe_keys import Packing
+from launch.config.schema import BadRows, Kind, Launcher, RootConfig
+from launch.errors import UserError
 from launch.planning.inputs import Inputs
 from launch.planning.mixture import MixtureEntry
-from launch.planning.packing import REFERENCE_ROWS
 from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
-from launch.worker.evidence import FEW_STEPS
 from launch.worker.finding import Finding, Fix
 
 if TYPE_CHECKING:
@@ -35,8 +32,7 @@ def read_local_data(
     FIRST_ROWS rows are read, and as many more as it takes to know that an epoch fills a global
     batch. All rows are read where faulty ones are left out, to record how many.
 
-    Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
-    `launch.data.conversion.Conversion.rows`.
+    Raises UserError: those of `launch.data.conversion.Conversion.rows`.
     """
     if not any(entry.data for entry in inputs.mixture):
         return (None,) * len(inputs.mixture)
@@ -54,8 +50,6 @@ def read_local_data(
         if entry.data is not None and not entry.source.build:
             structure = read_structure(entry.data, most_rows)
         structures.append(structure)
-    _check_split(inputs, structures)
-    _check_epoch(config, inputs, batch, structures)
     return tuple(structures)
 
 
@@ -75,57 +69,7 @@ def _describe(entry: MixtureEntry, structure: DataStructure | None) -> str:
     return f"{entry.source.reference}: hub data, not read"
 
 
-def _check_split(inputs: Inputs, structures: Sequence[DataStructure | None]) -> None:
-    """Raise UserError (data_split) if all rows are known and the share to hold out leaves a side
-    without any.
-    """
-    for entry, structure in zip(inputs.mixture, structures, strict=True):
-        if structure is None or entry.data is None or not isinstance(entry.data.validation, float):
-            continue
-        if structure.all_ and structure.validation in (0, structure.read):
-            share = entry.data.validation
-            use = "to validate" if structure.validation == 0 else "to train"
-            message = f"data.validation={share:g} of {structure.read} rows leaves none {use} on"
-            cure = Fix.of("set another share, or name a file with {0}", "data.validation=FILE")
-            raise refusal("data_split", message, entry.source.provenance.where, cure)
-
-
-def _check_epoch(
-    config: RootConfig, inputs: Inputs, batch: Batch, structures: Sequence[DataStructure | None]
-) -> None:
-    """Raise UserError (data_small_epoch) if the rows are known, and fewer than one optimizer step
-    takes.
-    """
-    if config.recipe.packing == Packing.bins:
-        return  # a packed row holds several samples
-    rows = _count_rows(inputs.mixture, structures)
-    if rows is None:
-        return
-    where = inputs.mixture[0].source.provenance.where
-    needed = batch.global_ // (config.recipe.samples_per_prompt or 1)
-    steps = _count_steps_at_once(config)
-    if rows < needed * steps and "data_small_epoch" not in config.allow:
-        held_out = sum(structure.validation or 0 for structure in structures if structure)
-        available = f"{rows} rows ({held_out} are held out)" if held_out else f"{rows} rows"
-        if config.stage.kind == Kind.rlvr:
-            key = "prompts_per_step"
-            use = "a step"
-            if steps > 1:
-                use = f"the {steps} steps that flags.async_steps samples ahead"
-            batch_text = f"the {needed * steps} prompts of {use}"
-        else:
-            key = "global_batch_size"
-            batch_text = f"the global batch of {needed}"
-        message = f"an epoch has {available}, which is less than {batch_text}"
-        change = "add rows"
-        if rows >= steps:
-            change = f"set recipe.{key} to at most {rows // steps}"
-        cure = Fix.of(f"{change}, or {{0}}", "allow=[data_small_epoch]")
-        raise refusal("data_small_epoch", message, where, cure)
-    _check_reference_pass(config, batch, rows, where)
-
-
-def _count_steps_at_once(config: RootConfig) -> int:
+def count_steps_at_once(config: RootConfig) -> int:
     """Return the number of steps whose prompts are sampled at once: open-instruct's GRPO samples
     some steps ahead (grpo_fast.py:2247).
     """
@@ -135,7 +79,7 @@ def _count_steps_at_once(config: RootConfig) -> int:
     return steps if isinstance(steps, int) else 1
 
 
-def _count_rows(
+def count_rows(
     mixture: Sequence[MixtureEntry], structures: Sequence[DataStructure | None]
 ) -> int | None:
     """Return the rows that an epoch trains on; None where those of a data set are not known."""
@@ -161,7 +105,7 @@ def count_steps(
     finetune.py:684 and transformers' trainer.py). RLVR and dpo.py leave an incomplete step out
     (trl/trainer/utils.py, RepeatSampler; dpo.py:212).
     """
-    rows = samples or _count_rows(mixture, structures)
+    rows = samples or count_rows(mixture, structures)
     if rows is None or config.recipe.packing == Packing.bins or config.trainer.always_packs:
         return None
     if config.stage.kind == Kind.rlvr or config.trainer.name == OLMO_CORE_DPO:
@@ -171,50 +115,6 @@ def count_steps(
         micro_batches_of_rank = math.ceil(micro_batches / batch.width)
         steps = math.ceil(micro_batches_of_rank / batch.accumulation)
     return steps * config.recipe.epochs
-
-
-def few_steps_warnings(
-    config: RootConfig, origins: Origins, flags: Mapping[str, Flag], counted: int | None
-) -> tuple[Finding, ...]:
-    """Return the warning few_steps if a run is known to have as few steps as a smoke test.
-
-    `counted` is the number of steps of all epochs, if it is known.
-    """
-    name = mapping_of(config.trainer, "max_steps")
-    flag = flags.get(name) if isinstance(name, str) else None
-    steps = flag.value if flag else config.recipe.max_steps
-    where = flag.provenance.where if flag else origins.of("recipe.max_steps").where
-    if not isinstance(steps, int) or steps < 1:  # all epochs
-        steps = counted
-        where = origins.of("data.mix").where
-    if steps is None or steps > FEW_STEPS:
-        return ()
-    number = "1 optimizer step" if steps == 1 else f"{steps} optimizer steps"
-    message = (
-        f"nothing can be learnt in {number}: a warm-up begins at a learning rate of 0; the run "
-        "proves everything else"
-    )
-    cure = f"fine for a smoke test; a training takes more than {FEW_STEPS} steps"
-    return (Finding.warning("few_steps", message, where, cure),)
-
-
-def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:
-    """Check that there are rows enough for the reference pass of dpo.py.
-
-    It fills its last batch up with the first rows, once (data_loader.py:288), so that fewer rows
-    than half of that batch fail in a reshape. Raises UserError: data_small_reference.
-    """
-    size = REFERENCE_ROWS * batch.per_device * batch.width
-    if config.trainer.name == OLMO_CORE_DPO and 2 * rows < size:
-        message = (
-            f"dpo.py's reference pass takes {size} rows at a time and fails with fewer than "
-            f"half: data has {rows}"
-        )
-        most = 2 * rows // (REFERENCE_ROWS * batch.width)
-        cure = f"add rows: at least {size // 2}"
-        if most:
-            cure = f"set recipe.per_device_batch_size to at most {most}"
-        raise refusal("data_small_reference", message, where, cure)
 
 
 _KEY = "data.validation"
@@ -231,59 +131,6 @@ def check_validation(config: RootConfig, origins: Origins) -> None:
     ]
     if problems:
         raise UserError(problems)
-
-
-def check_evaluation_flags(
-    config: RootConfig, flags: Mapping[str, Flag], mixture: Sequence[MixtureEntry]
-) -> None:
-    """Check that TRL has the data that a flag makes it evaluate on (trl/scripts/sft.py:107,
-    trl/scripts/dpo.py:105).
-
-    Local data has only the split to train on and the one that data.validation makes.
-
-    Raises UserError: no_validation.
-    """
-    if config.trainer.family != Family.trl:
-        return
-    trainer = config.trainer.name
-    strategy = flags.get("eval_strategy")
-    if strategy is not None and str(strategy.value) != "no":
-        entry = mixture[0]
-        split = flags["dataset_test_split"].value if "dataset_test_split" in flags else "test"
-        splits = [entry.split]
-        if config.data.validation is not None:
-            splits.append("validation")
-        if entry.source.local and split not in splits:
-            only = " and ".join(splits)
-            reason = f"evaluates on the split '{split}', and the data has only {only}"
-            raise _no_validation(trainer, "eval_strategy", strategy, reason)
-        return
-    at_start = flags.get("eval_on_start")
-    if at_start is not None and str(at_start.value).lower() == "true":
-        reason = "evaluates, and has no data for it"
-        raise _no_validation(trainer, "eval_on_start", at_start, reason)
-
-
-def _no_validation(trainer: str, name: str, flag: Flag, reason: str) -> UserError:
-    message = f"with flags.{name}={str(flag.value).lower()} {trainer} {reason}"
-    cure = Fix.of("set {0} or to a file", f"{_KEY}=0.02")
-    return refusal("no_validation", message, flag.provenance.where, cure)
-
-
-def validation_warnings(config: RootConfig) -> tuple[Finding, ...]:
-    """Return the warning best_not_saved if there are evaluations at steps without a checkpoint."""
-    evaluated = config.recipe.eval_steps
-    saved = config.recipe.checkpoint_steps
-    if config.data.validation is None or evaluated is None or saved is None:
-        return ()
-    if evaluated % saved == 0:
-        return ()
-    message = (
-        f"recipe.eval_steps={evaluated} evaluates between checkpoints, so the best one may "
-        "not be saved"
-    )
-    cure = f"set recipe.eval_steps to a multiple of recipe.checkpoint_steps ({saved})"
-    return (Finding.warning("best_not_saved", message, "recipe.eval_steps", cure),)
 
 
 def describe_schedule(config: RootConfig) -> str | None:

@@ -6,19 +6,21 @@ is not checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from launch.config.recipe_key import RecipeKey, Requested
 from launch.config.recipe_keys import (
     KEYS,
     AdapterStart,
     Packing,
     Quantization,
-    mapping_of,
-    mappings_of,
+    recipe_mapping,
+    recipe_mappings,
 )
 from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
+from launch.planning.lora import requested_lora
 from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
@@ -60,18 +62,6 @@ _ORDER_FLAGS = (
 # With these flags a trainer has other rows than those of the mixture, or does not count them.
 _OTHER_ROWS = ("dataset_streaming", "max_train_samples", "dataset_cache_mode")
 _MEASURED_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
-# The evidence whose requested value is computed here, or by the worker. That of any other key is the
-# key's own value.
-_COMPUTED = frozenset(
-    (
-        *("dtype", "packing", "gradient_checkpointing", "clip", "global_batch", "liger"),
-        *("balanced", "loss_averaging", "attention", "chat_template"),
-        *("learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "epochs", "max_steps"),
-        *("beta", "temperature", "kl_beta", "clip_range", "response_length", "loss"),
-        *("lora", "lora_alpha", "lora_dropout", "lora_targets", "lora_start", "base_dtype"),
-        *("samples_per_prompt", "rewards", "seed", "max_seq_length"),
-    )
-)
 
 
 def build_expectations(
@@ -105,7 +95,7 @@ def requested_settings(
         requested["mixture"] = shares
     if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
         requested.pop("base_dtype", None)
-    for key, mapping in mappings_of(config.trainer).items():
+    for key, mapping in recipe_mappings(config.trainer).items():
         proof = KEYS[key].proof
         if proof is not None and flags_of_key(mapping) & config.flags.keys():
             requested.pop(proof.evidence, None)
@@ -116,7 +106,7 @@ def requested_settings(
             requested.pop(key, None)
     if not config.flags.keys().isdisjoint((*_ORDER_FLAGS, *_SPLIT_SAMPLES)):
         requested.pop("seed", None)
-    max_steps = mapping_of(config.trainer, "max_steps")
+    max_steps = recipe_mapping(config.trainer, "max_steps")
     if flags_of_key(max_steps) & config.flags.keys():
         requested.pop("epochs", None)
     return requested
@@ -159,55 +149,128 @@ def overridden_settings(config: RootConfig, parallel: Parallel) -> dict[str, str
 
 def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str]:
     """Return the settings of the recipe, by the keys of the evidence."""
-    recipe = config.recipe
-    requested = {
-        "dtype": parallel.precision.value,
-        "packing": recipe.packing.value,
-        "gradient_checkpointing": str(recipe.gradient_checkpointing).lower(),
-        "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
-    }
-    requested.update(_optimizer_settings(config))
-    requested.update(_objective_settings(config))
-    requested["seed"] = str(recipe.seed)
-    if flags_of_key(mapping_of(config.trainer, "max_seq_length")):  # RLVR limits prompts before
-        requested["max_seq_length"] = str(recipe.max_seq_length)
-    if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
-        unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
-        requested["global_batch"] = f"{recipe.global_batch_size} {unit}"
-    if recipe.liger:
-        fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
-        requested["liger"] = _LIGER_FUSED if fuses else _LIGER_LAYERS
-    if recipe.balanced:
-        requested["balanced"] = "true"
-    if recipe.loss_averaging is not None:
-        requested["loss_averaging"] = recipe.loss_averaging.value
-    if recipe.attention != "auto":
-        requested["attention"] = recipe.attention
-    if recipe.chat_template:
-        requested["chat_template"] = recipe.chat_template
-    if recipe.lora.rank is not None:
-        requested["lora"] = str(recipe.lora.rank)
-        requested["lora_start"] = recipe.lora.start.value
-        if recipe.lora.start == AdapterStart.merged:  # else the adapter keeps its own
-            alpha = 2 * recipe.lora.rank if recipe.lora.alpha is None else recipe.lora.alpha
-            requested["lora_alpha"] = str(alpha)
-            requested["lora_dropout"] = repr(float(recipe.lora.dropout))
-            layers = _adapted_layers(recipe.lora.targets)
-            if layers is not None:
-                requested["lora_targets"] = layers
-        requested["base_dtype"] = parallel.precision.value
-        if recipe.lora.quantize != Quantization.none:
-            requested["base_dtype"] = recipe.lora.quantize.value
+    requested = {}
+    for key, row in KEYS.items():
+        if row.proof is None or row.unproven(config.trainer) is not None:
+            continue
+        value = _requested_value(key, row, config, parallel)
+        if value is not None:
+            requested[row.proof.evidence] = value
+    if config.recipe.lora.rank is not None:
         requested["first_update"] = "adapter"
-    requested.update(_plain_settings(config))
     return requested
 
 
-def _adapted_layers(targets: Any) -> str | None:
+def _requested_value(
+    key: str, row: RecipeKey, config: RootConfig, parallel: Parallel
+) -> str | None:
+    """Return what the evidence of a key is compared with; None if it is not checked."""
+    assert row.proof is not None
+    if row.proof.requested == Requested.elsewhere:
+        return None
+    if row.proof.requested == Requested.computed:
+        return COMPUTED[key](config, parallel)
+    value = _value_of(config, key)
+    if row.proof.requested == Requested.if_set and value == row.default:
+        return None
+    return _as_evidence(value)
+
+
+def _value_of(config: RootConfig, key: str) -> Any:
+    section, _, name = key.rpartition(".")
+    return getattr(config.recipe.lora if section else config.recipe, name)
+
+
+def _as_evidence(value: Any) -> str:
+    """Return a value as the worker writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _clip(config: RootConfig, _: Parallel) -> str:
+    norm = config.recipe.max_grad_norm
+    return repr(float(norm)) if norm else "none"
+
+
+def _global_batch(config: RootConfig, _: Parallel) -> str | None:
+    if config.recipe.packing == Packing.bins:
+        return None
+    if not config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
+        return None
+    unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
+    return f"{config.recipe.global_batch_size} {unit}"
+
+
+def _kernels(config: RootConfig, _: Parallel) -> str | None:
+    if not config.recipe.liger:
+        return None
+    fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
+    return _LIGER_FUSED if fuses else _LIGER_LAYERS
+
+
+def _number_or_default(key: str) -> Compute:
+    """Return what computes a number that is the trainer's default where the recipe leaves it open.
+    The default is that of the lock; of a trainer that is not in the lock it is not checked.
+    """
+
+    def compute(config: RootConfig, _: Parallel) -> str | None:
+        value = getattr(config.recipe, key)
+        if value is None:
+            value = _default_of(config.trainer, key)
+        return None if value is None else repr(float(value))
+
+    return compute
+
+
+def _epochs(config: RootConfig, _: Parallel) -> str | None:
+    return str(config.recipe.epochs) if config.recipe.max_steps is None else None
+
+
+def _max_steps(config: RootConfig, _: Parallel) -> str | None:
+    return None if config.recipe.max_steps is None else str(config.recipe.max_steps)
+
+
+def _loss(config: RootConfig, _: Parallel) -> str | None:
+    """Return the trainer's own name of the loss."""
+    mapping = recipe_mapping(config.trainer, "loss")
+    if config.recipe.loss is None or not mapping:
+        return None
+    flags = map_recipe_key("loss", config.recipe.loss, mapping, None, config.trainer.name)
+    (name,) = flags.values()
+    return ",".join(name) if isinstance(name, list) else str(name)
+
+
+def _of_adapter(compute: Compute) -> Compute:
+    """Return what computes a setting of an adapter; None without one."""
+
+    def compute_with_adapter(config: RootConfig, parallel: Parallel) -> str | None:
+        return None if config.recipe.lora.rank is None else compute(config, parallel)
+
+    return compute_with_adapter
+
+
+def _of_new_adapter(compute: Compute) -> Compute:
+    """Return what computes a setting of a new adapter: one that is trained on keeps its own."""
+
+    def compute_if_new(config: RootConfig, parallel: Parallel) -> str | None:
+        is_new = config.recipe.lora.start == AdapterStart.merged
+        return compute(config, parallel) if is_new else None
+
+    return _of_adapter(compute_if_new)
+
+
+def _alpha(config: RootConfig, _: Parallel) -> str | None:
+    lora = requested_lora(config)
+    return None if lora is None else str(lora.alpha)
+
+
+def _adapted_layers(config: RootConfig, _: Parallel) -> str | None:
     """Return `all-linear`, or the names of the layers in order, without those of their modules.
 
     None for an expression that several names match.
     """
+    targets = config.recipe.lora.targets
     names = targets if isinstance(targets, list) else [str(targets)]
     if names == ["all-linear"]:
         return "all-linear"
@@ -215,66 +278,30 @@ def _adapted_layers(targets: Any) -> str | None:
     return ",".join(sorted(layers)) if all(map(str.isidentifier, layers)) else None
 
 
-def _plain_settings(config: RootConfig) -> dict[str, str]:
-    """Return the settings whose evidence is compared with the value of the recipe key itself.
-
-    A key that has its default is not checked.
-    """
-    requested = {}
-    for key, row in KEYS.items():
-        proof = row.proof
-        if proof is None or proof.evidence in _COMPUTED or row.unproven(config.trainer) is not None:
-            continue
-        section, _, name = key.rpartition(".")
-        value = getattr(config.recipe.lora if section else config.recipe, name)
-        if value != row.default:
-            requested[proof.evidence] = repr(value) if isinstance(value, float) else _as_text(value)
-    return requested
+def _base_dtype(config: RootConfig, parallel: Parallel) -> str:
+    quantize = config.recipe.lora.quantize
+    return parallel.precision.value if quantize == Quantization.none else quantize.value
 
 
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _optimizer_settings(config: RootConfig) -> dict[str, str]:
-    """Return the rates, the weight decay and the steps that the recipe requests.
-
-    What it leaves open is the trainer's default, as the lock has it; of a trainer that is not in
-    the lock it is not checked.
-    """
-    recipe = config.recipe
-    requested = {"learning_rate": repr(recipe.learning_rate), "lr_scheduler": recipe.lr_scheduler}
-    for key in ("warmup_ratio", "weight_decay"):
-        value = getattr(recipe, key)
-        if value is None:
-            value = _default_of(config.trainer, key)
-        if value is not None:
-            requested[key] = repr(float(value))
-    if recipe.max_steps is not None:
-        requested["max_steps"] = str(recipe.max_steps)
-    else:
-        requested["epochs"] = str(recipe.epochs)
-    return requested
-
-
-def _objective_settings(config: RootConfig) -> dict[str, str]:
-    """Return the loss and its numbers, as far as the recipe has them."""
-    recipe = config.recipe
-    numbers = {
-        "beta": recipe.beta,
-        "temperature": recipe.temperature,
-        "kl_beta": recipe.kl_beta,
-        "clip_range": recipe.clip,
-    }
-    requested = {name: repr(float(value)) for name, value in numbers.items() if value is not None}
-    if recipe.response_length is not None:
-        requested["response_length"] = str(recipe.response_length)
-    mapping = mapping_of(config.trainer, "loss")
-    if recipe.loss is not None and mapping:
-        # the trainer's own name of the loss
-        (name,) = map_recipe_key("loss", recipe.loss, mapping, None, config.trainer.name).values()
-        requested["loss"] = ",".join(name) if isinstance(name, list) else str(name)
-    return requested
+Compute = Callable[[RootConfig, Parallel], str | None]
+# What computes the requested value of each key whose row says that it is computed.
+COMPUTED: Mapping[str, Compute] = {
+    "global_batch_size": _global_batch,
+    "warmup_ratio": _number_or_default("warmup_ratio"),
+    "weight_decay": _number_or_default("weight_decay"),
+    "epochs": _epochs,
+    "max_steps": _max_steps,
+    "max_grad_norm": _clip,
+    "precision": lambda config, parallel: parallel.precision.value,
+    "liger": _kernels,
+    "loss": _loss,
+    "lora.rank": _of_adapter(lambda config, parallel: str(config.recipe.lora.rank)),
+    "lora.alpha": _of_new_adapter(_alpha),
+    "lora.dropout": _of_new_adapter(lambda config, _: repr(float(config.recipe.lora.dropout))),
+    "lora.targets": _of_new_adapter(_adapted_layers),
+    "lora.quantize": _of_adapter(_base_dtype),
+    "lora.start": _of_adapter(lambda config, _: config.recipe.lora.start.value),
+}
 
 
 def _default_of(trainer: TrainerConfig, key: str) -> float | None:
@@ -282,7 +309,7 @@ def _default_of(trainer: TrainerConfig, key: str) -> float | None:
 
     A trainer without warm-up has no flag for it, and 0 steps of it.
     """
-    entry = mapping_of(trainer, key)
+    entry = recipe_mapping(trainer, key)
     if not isinstance(entry, str):
         return 0.0 if key == "warmup_ratio" else None
     try:

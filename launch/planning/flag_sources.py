@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.config.origins import Origin, Origins
-from launch.config.recipe_keys import KEYS, MAPPED_KEYS, Precision, mapping_of
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, Precision, recipe_mapping
 from launch.config.schema import (
     Device,
     Family,
@@ -79,16 +79,19 @@ def build_flags(
     user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags, refused)
     flags |= user_flags
     problems += user_problems
-    problems += _add_begin_token(trainer, flags)
+    if "add_bos" not in flags and needed_begin_token(trainer, flags):
+        flags["add_bos"] = Flag(True, BY_LAUNCH)
     found = find_by_rules(facts, with_flags=True)
     problems += [finding for finding in found if finding.stops]
-    allowed = flags_with_rule(facts, "refused_value") if "refused_value" in config.allow else ()
+    judged = flags_with_rule(facts, "out_of_range")
+    if "refused_value" in config.allow:
+        judged |= flags_with_rule(facts, "refused_value")
     places = {problem.where for problem in problems}
-    problems += find_out_of_range(config, origins, places, allowed)
+    problems += find_out_of_range(config, origins, places, judged)
     if problems:
         raise UserError(problems)
 
-    warnings = [finding for finding in found if not finding.stops] + warnings
+    warnings = [finding.as_warning() for finding in found if not finding.stops] + warnings
     warnings += _warn_of_remote_code(flags, inputs.model.reference)
     return Flags(flags, tuple(warnings), subset, mixture, template)
 
@@ -142,7 +145,7 @@ def _recipe_flags(
     flags: dict[str, Flag] = {}
     problems: list[Finding] = []
     for key in MAPPED_KEYS:
-        mapping = mapping_of(trainer, key)
+        mapping = recipe_mapping(trainer, key)
         if mapping is None:
             if lora is not None or not key.startswith("lora."):
                 problems.append(_unmapped_key(trainer, key))
@@ -206,27 +209,15 @@ def _validation_flags(trainer: TrainerConfig, origins: Origins, batch: Batch) ->
     return flags
 
 
-def _add_begin_token(trainer: TrainerConfig, flags: dict[str, Flag]) -> list[Finding]:
-    """Add --add_bos where open-instruct requires it. Returns the problem of a user's own value that
-    it refuses.
+def needed_begin_token(trainer: TrainerConfig, flags: Mapping[str, Flag]) -> bool | None:
+    """Return the value of --add_bos that open-instruct requires with the template and the tokenizer
+    of these flags; None if it accepts both.
     """
     template = flags.get("chat_template_name")
     tokenizer = flags.get("tokenizer_name_or_path") or flags.get(trainer.launch.get("model", ""))
     if template is None or tokenizer is None:
-        return []
-    needed = needs_begin_token(trainer.family, template.value, tokenizer.value)
-    given = flags.get("add_bos")
-    if given is None:
-        if needed:
-            flags["add_bos"] = Flag(True, BY_LAUNCH)
-        return []
-    if needed is None or bool(given.value) is needed:
-        return []
-    message = (
-        f"with the template {template.value} the tokenizer {tokenizer.value} needs "
-        f"add_bos={str(needed).lower()}"
-    )
-    return [Finding.error("olmo_begin_token", message, given.provenance.where, "remove the flag")]
+        return None
+    return needs_begin_token(trainer.family, template.value, tokenizer.value)
 
 
 def _warn_of_remote_code(flags: Mapping[str, Flag], model: str) -> list[Finding]:

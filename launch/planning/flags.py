@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.origins import Origin, Provenance
-from launch.config.recipe_keys import mapping_of
+from launch.config.recipe_keys import recipe_mapping
 from launch.config.schema import RootConfig
 from launch.planning.chat_template import ChatTemplate
 from launch.table import Column
@@ -78,7 +78,7 @@ class Flags:
 
 def sequence_limit(config: RootConfig, flags: Mapping[str, Flag]) -> int:
     """Return the number of tokens of the longest sample that the trainer takes."""
-    name = mapping_of(config.trainer, "max_seq_length")
+    name = recipe_mapping(config.trainer, "max_seq_length")
     flag = flags.get(name) if isinstance(name, str) else None
     if flag is not None and isinstance(flag.value, int):
         return flag.value

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Family, RootConfig
-from launch.data.sources import Digest
+from launch.digests import Digest
 from launch.planning.chat_template import ChatTemplate
 from launch.planning.command import is_decisive
 from launch.planning.environment import ALLOCATOR_VARIABLES

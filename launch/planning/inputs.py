@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch.config.origins import Origins
 from launch.config.schema import Kind, RootConfig
-from launch.data.sources import Digest
+from launch.digests import Digest
 from launch.errors import UserError, set_any
 from launch.planning.input_source import InputSource
 from launch.planning.mixture import MixtureEntry, resolve_mixture, share_of_unstaged_data

@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
-from launch.config.recipe_keys import Packing, mapping_of
+from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.config.schema import Family, Kind, TrainerConfig
 from launch.files import load_json
 from launch.planning.flags import Flag
@@ -235,7 +235,7 @@ def lengths_file(
         return None
     names = {trainer.launch[key] for key in _LAUNCH_KEYS if key in trainer.launch}
     for key in _RECIPE_KEYS:
-        names |= flags_of_key(mapping_of(trainer, key))
+        names |= flags_of_key(recipe_mapping(trainer, key))
     names.update(filter(_determines_tokens, flags))
     values = {name: flags[name].value for name in sorted(names) if name in flags}
     parts = {"trainer": trainer.entry, "upstream": commit, "flags": values, "subset": subset}

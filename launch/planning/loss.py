@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launch.config.origins import Origins
 from launch.config.recipe_keys import LossAveraging, Packing
 from launch.config.schema import Family, Kind, Launcher, RootConfig
 from launch.planning.parallel import Batch
-from launch.worker.finding import Finding, Fix
+from launch.worker.finding import Fix
 
 # The values of recipe.loss_averaging with which each token of a global batch has the same weight,
 # whatever its micro batch.
@@ -119,16 +118,3 @@ def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:
         return LossWeighting(text)
     cure = Fix.of("{0} takes the mean over all tokens", "recipe.loss=dapo")
     return LossWeighting(text, _VARIES_BY_MICRO_BATCH, cure)
-
-
-def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Finding, ...]:
-    """Return the warning micro_batch_means where the loss depends on how the global batch is
-    split.
-    """
-    if not weighting.reason:
-        return ()
-    message = (
-        f"{weighting.reason}, so the same global batch has another loss when it is split otherwise"
-    )
-    where = origins.of("recipe.loss_averaging").where
-    return (Finding.warning("micro_batch_means", message, where, weighting.cure),)

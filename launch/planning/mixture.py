@@ -10,7 +10,6 @@ from launch.config.origins import Origins
 from launch.config.schema import BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.data.sources import (
     DataFiles,
-    Digest,
     LocalData,
     digest_files,
     file_format,
@@ -18,6 +17,7 @@ from launch.data.sources import (
     is_pattern,
 )
 from launch.demo import DEMO_KEY
+from launch.digests import Digest
 from launch.errors import refusal
 from launch.planning.input_source import InputSource, check_build, local_path
 from launch.worker.finding import Fix

@@ -6,7 +6,6 @@ The global batch is width x per device x accumulation, and is the same at every 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from launch.config.origins import Origin, Origins
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Buckets, Device, Family, Launcher, Mode, RootConfig, TrainerConfig
 from launch.errors import refusal
-from launch.worker.finding import Finding, Fix
+from launch.worker.finding import Fix
 
 
 def require_one_machine(config: RootConfig) -> None:
@@ -79,35 +78,6 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
         cure = Fix.of("set {0}, or {1}", on_gpus, on_cpu)
         raise refusal("device_conflict", message, "override processes", cure)
     return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)
-
-
-def width_warnings(
-    width: Width, origins: Origins, environ: Mapping[str, str]
-) -> tuple[Finding, ...]:
-    """Return the warnings visible_gpus and foreign_world_size: variables that set a width for
-    other launchers and have no effect here.
-    """
-    warnings = []
-    visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    # who sets `gpus` may leave some of the visible GPUs idle
-    leaves_idle = origins.of("gpus").where is not None and len(visible) > width.local
-    is_other_width = bool(visible) and len(visible) != width.local and not leaves_idle
-    if is_other_width and width.device == Device.cuda:
-        message = f"it lists {_count(visible)}, and the plan has {width.local} on each machine"
-        cure = Fix.of("set {0}", f"gpus={len(visible)}")
-        warnings.append(Finding.warning("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
-    world = environ.get("WORLD_SIZE", "")
-    if world.isdecimal() and int(world) not in (0, 1, width.world_size):
-        message = (
-            f"{world} has no effect: gpus and nodes set the width, which is {width.world_size}"
-        )
-        cure = Fix.of("unset it, or set {0}", f"gpus={world}")
-        warnings.append(Finding.warning("foreign_world_size", message, "WORLD_SIZE", cure))
-    return tuple(warnings)
-
-
-def _count(names: Sequence[str]) -> str:
-    return f"{len(names)} GPU{'s' if len(names) > 1 else ''}"
 
 
 _ZEROS = ("parallel=zero1", "parallel=zero2", "parallel=zero3")

@@ -7,9 +7,9 @@ from copy import copy
 from typing import Any
 
 from launch import resources
-from launch.config.line import format_value
 from launch.config.origins import Origins
-from launch.config.recipe_keys import KEYS, MAPPED_KEYS, RecipeConfig, mapping_of
+from launch.config.recipe_key import choice_name
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, RecipeConfig, recipe_mapping
 from launch.config.schema import TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
 
@@ -30,7 +30,7 @@ def map_recipe_key(
     """
     if isinstance(mapping, str):
         return {} if value is None else {mapping: value}
-    text = _as_text(value)
+    text = choice_name(value)
     if text in mapping:
         return _fill(mapping[text], value)
     if value is None:
@@ -64,7 +64,7 @@ def find_fallbacks(
         except LookupError:
             continue
         value = recipe[key]
-        is_supported = value is None or _as_text(value) in (mapping_of(trainer, key) or {})
+        is_supported = value is None or choice_name(value) in (recipe_mapping(trainer, key) or {})
         if not is_supported and origins.is_shipped(f"recipe.{key}"):
             fallbacks[key] = fallback
     return fallbacks
@@ -80,10 +80,6 @@ def replace_recipe_values(recipe: RecipeConfig, values: Mapping[str, Any]) -> Re
         enumeration = type(getattr(recipe, key))
         setattr(replaced, key, None if value is None else enumeration(value))
     return replaced
-
-
-def _as_text(value: Any) -> str:
-    return _UNSET if value is None else format_value(value)
 
 
 def _fill(flags: Mapping[str, Any], value: Any) -> dict[str, Any]:

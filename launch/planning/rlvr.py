@@ -5,7 +5,6 @@ verifiers.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,49 +16,10 @@ from launch.config.origins import Origins
 from launch.config.ranges import VERIFIER_WEIGHT, is_number
 from launch.config.schema import Kind, Launcher, RootConfig
 from launch.errors import UserError, did_you_mean, path_problem, refusal
-from launch.planning.parallel import Parallel, Width
-from launch.worker.finding import Finding, Fix
+from launch.planning.parallel import Width
+from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json
 from launch.worker.trl_options import BY_ROW, VerifierOption, is_own
-
-# The recipe keys that every stage of RLVR must set. The others have defaults.
-_REQUIRED = ("prompts_per_step", "samples_per_prompt", "response_length", "verifier")
-
-
-def check_rlvr(config: RootConfig, origins: Origins) -> None:
-    """Check the arithmetic of a stage of RLVR.
-
-    Raises UserError: missing_rlvr_key, partial_groups, no_room_for_prompts.
-    """
-    if config.stage.kind != Kind.rlvr:
-        return
-    recipe = config.recipe
-    missing = [key for key in _REQUIRED if getattr(recipe, key) is None]
-    if missing:
-        message = f"an rlvr stage needs recipe.{missing[0]}"
-        raise refusal("missing_rlvr_key", message, "recipe", f"set {', '.join(missing)} in recipe")
-    prompts = recipe.prompts_per_step
-    samples = recipe.samples_per_prompt
-    response = recipe.response_length
-    assert prompts and samples and response
-    completions = prompts * samples
-    if completions != recipe.global_batch_size:
-        message = (
-            f"recipe.global_batch_size={recipe.global_batch_size} counts completions, and "
-            f"{prompts} prompts x {samples} samples are {completions}"
-        )
-        where = origins.of("recipe.global_batch_size").where
-        fitting = f"recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
-        cure = Fix.of("remove it, or set {1}", "~recipe.global_batch_size", fitting)
-        raise refusal("partial_groups", message, where, cure)
-    if response >= recipe.max_seq_length:
-        message = (
-            f"recipe.response_length={response} leaves no room for a prompt in "
-            f"recipe.max_seq_length={recipe.max_seq_length}"
-        )
-        where = origins.of("recipe.response_length").where
-        explanation = "max_seq_length is prompt plus response"
-        raise refusal("no_room_for_prompts", message, where, explanation)
 
 
 def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[str, float]:
@@ -162,64 +122,6 @@ def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
     return RayNeeds(learners, engine_gpus)
 
 
-def check_generation(config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]) -> None:
-    """Check what samples the completions of a stage of RLVR: Ray's GPUs, vLLM, or transformers.
-
-    `flags` are the trainer's values by name. Raises UserError: rl_gpus, vllm_ports,
-    bf16_sampling.
-    """
-    if config.trainer.launcher == Launcher.ray:
-        _check_ray_gpus(ray_needs(flags), parallel.width)
-    elif uses_vllm(config):
-        _check_vllm_ports(flags)
-    problem = _find_rounded_updates(parallel, flags)
-    if problem is not None and problem.id not in config.allow:
-        raise UserError(problem)
-
-
-def generation_warnings(
-    config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]
-) -> tuple[Finding, ...]:
-    """Return the warnings few_cpus and bf16_sampling, where they apply."""
-    warnings: list[Finding] = []
-    if config.trainer.launcher == Launcher.ray:
-        warnings += _few_cpus(config, parallel.width, ray_needs(flags))
-    problem = _find_rounded_updates(parallel, flags)
-    if problem is not None:
-        warnings.append(problem.as_warning())
-    return tuple(warnings)
-
-
-def _check_ray_gpus(needs: RayNeeds, width: Width) -> None:
-    """Check that learners and vLLM's engines take all GPUs of the plan. Raises UserError:
-    rl_gpus.
-    """
-    if needs.learners + needs.engines == width.world_size:
-        return
-    message = (
-        f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the "
-        f"{width.world_size} GPUs of the plan"
-    )
-    cure = Fix.of(
-        "remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N"
-    )
-    raise refusal("rl_gpus", message, "flags.num_learners_per_node", cure)
-
-
-def _few_cpus(config: RootConfig, width: Width, needs: RayNeeds) -> list[Finding]:
-    """Return the warning of a Slurm allocation with too few CPUs for Ray."""
-    allocated = (config.cluster.cpus_per_rank or needs.cpus) * width.world_size
-    if allocated >= needs.cpus:
-        return []
-    message = (
-        f"a Slurm job would have {allocated}, and Ray waits 1,200 s for {needs} "
-        "(grpo_fast_resource_plan.py)"
-    )
-    cpus_per_rank = math.ceil(needs.cpus / width.world_size)
-    cure = Fix.of("set {0}", f"cluster.cpus_per_rank={cpus_per_rank}")
-    return [Finding.warning("few_cpus", message, "cluster.cpus_per_rank", cure)]
-
-
 def refuse_untested_trainer(config: RootConfig) -> None:
     """Refuse to start what is only planned and checked. Raises UserError: untested_trainer."""
     trainer = config.trainer
@@ -235,41 +137,6 @@ def uses_vllm(config: RootConfig) -> bool:
     """Return whether vLLM samples, in the trainer's process or on GPUs of its own."""
     generation = config.recipe.generation or ""
     return config.trainer.launcher == Launcher.ray or generation.startswith("vllm_")
-
-
-def _check_vllm_ports(flags: Mapping[str, Any]) -> None:
-    """Check that TRL's two connections to vLLM have ports of their own. Raises UserError:
-    vllm_ports.
-    """
-    server_port = flags.get("vllm_server_port", 8000)
-    group_port = flags.get("vllm_group_port", 51216)
-    if server_port == group_port:
-        message = f"vLLM's server and the group that sends it weights can't share port {group_port}"
-        raise refusal("vllm_ports", message, "flags.vllm_group_port", "set another port")
-
-
-def _find_rounded_updates(parallel: Parallel, flags: Mapping[str, Any]) -> Finding | None:
-    """Return the problem bf16_sampling if sampling casts the trained fp32 weights to bf16.
-
-    DeepSpeed trains fp32 copies of bf16 weights. PEFT keeps an adapter in fp32, whatever --dtype
-    its base has.
-    """
-    samples_continuously = flags.get("use_transformers_continuous_batching") is True
-    if not samples_continuously or flags.get("bf16") is not True or parallel.zero_stage:
-        return None
-    if flags.get("dtype") == "bfloat16" and not flags.get("use_peft"):
-        return None
-    message = (
-        "continuous batching casts the trained fp32 weights to bf16, in which small updates are "
-        "rounded away (trl/trainer/grpo_trainer.py:1797)"
-    )
-    cure = Fix.of(
-        "set {0} or {1}, or accept it: {2}",
-        "recipe.generation=transformers",
-        "recipe.precision=fp32",
-        "allow=[bf16_sampling]",
-    )
-    return Finding.error("bf16_sampling", message, "recipe.generation", cure)
 
 
 def _resolve_verifier(entry: Any, where: str | None, cwd: Path) -> tuple[str, float]:

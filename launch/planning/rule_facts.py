@@ -8,7 +8,6 @@ from typing import Any
 
 from launch.config.origins import Origin, Origins
 from launch.config.schema import Device, RootConfig
-from launch.errors import UserError
 from launch.planning.flags import Flag
 from launch.planning.parallel import Parallel
 from launch.rules.engine import apply_rules, rules_for
@@ -52,6 +51,9 @@ class PlanFacts:
             "kind": self.config.stage.kind.value,
             "device": width.device.value,
             "gpus": width.world_size if width.device == Device.cuda else 0,
+            "parallel_mode": self.parallel.mode.value,
+            "parallel_zero": self.parallel.zero_stage,
+            "mode_without_zero": "ddp" if width.world_size > 1 else "single",
         }
 
     def default(self, flag: str) -> Any:
@@ -74,31 +76,22 @@ class PlanFacts:
 
 
 def value_at(plain: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key, `recipe.lora.rank`; UNKNOWN where there is none."""
+    """Return the value of a dotted key, `recipe.lora.rank`: ABSENT for one that a map lacks, and
+    UNKNOWN below a value that is not a map.
+    """
     value: Any = plain
     for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
+        if not isinstance(value, Mapping):
             return UNKNOWN
+        if part not in value:
+            return ABSENT
         value = value[part]
     return value
 
 
-def check_settings(facts: PlanFacts) -> None:
-    """Check the settings by the rules that need no flags. Raises UserError, with all problems."""
-    problems = [finding for finding in find_by_rules(facts, with_flags=False) if finding.stops]
-    if problems:
-        raise UserError(problems)
-
-
 def find_by_rules(facts: PlanFacts, *, with_flags: bool) -> list[Finding]:
-    """Return what the rules find of the settings, or, once they are built, of the flags too.
-
-    A finding that `allow` takes is left out.
+    """Return what the table's rules find of the settings, or, once they are built, of the flags
+    too. What `allow` names is allowed.
     """
-    allow = facts.config.allow
-    rules = [
-        rule
-        for rule in rules_for(facts)
-        if rule.needs_flags is with_flags and not (rule.allow and rule.id in allow)
-    ]
-    return apply_rules(facts, rules)
+    rules = [rule for rule in rules_for(facts) if rule.needs_flags is with_flags]
+    return apply_rules(facts, rules, facts.config.allow)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from launch.config.origins import Origins
 from launch.config.schema import Launcher, RootConfig
-from launch.data.sources import Digest, file_format, suggest_neighbours
-from launch.digests import describe_changes, digest_folder
+from launch.data.sources import file_format, suggest_neighbours
+from launch.digests import Digest, describe_file_changes, digest_folder
 from launch.errors import UserError
 from launch.files import read_json_object
 from launch.planning.input_source import MERGE, InputSource
@@ -62,12 +62,12 @@ def find_changes(run: Path, digest: Digest) -> list[Finding]:
         return []
     problems = []
     output = run / "model"
-    changes = _describe_changes(recorded.get("files"), output, digest)
+    changes = _describe_model_changes(recorded.get("files"), output, digest)
     if changes:
         message = f"the model in {output} is not the one that this run saved: {changes}"
         problems.append(Finding.error("model_changed", message, None, _CURE))
     base = Path(str(recorded.get("base")))
-    changes = _describe_changes(recorded.get("base_files"), base, digest)
+    changes = _describe_model_changes(recorded.get("base_files"), base, digest)
     if changes:
         message = f"{base} is not the model that the adapter in {output} was trained on: {changes}"
         cure = "restore the base: on another one it means nothing"
@@ -75,13 +75,13 @@ def find_changes(run: Path, digest: Digest) -> list[Finding]:
     return problems
 
 
-def _describe_changes(recorded: object, folder: Path, digest: Digest) -> str | None:
+def _describe_model_changes(recorded: object, folder: Path, digest: Digest) -> str | None:
     """Describe how the files of a folder differ from the recorded digests; None if they do not."""
     if not isinstance(recorded, dict) or not recorded:
         return None
     if not folder.is_dir():
         return "the folder is gone"
-    return describe_changes(recorded, digest_model(folder, digest))
+    return describe_file_changes(recorded, digest_model(folder, digest))
 
 
 def check_model_folder(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
-from launch.config.recipe_keys import AdapterStart, mapping_of
+from launch.config.recipe_keys import AdapterStart, recipe_mapping
 from launch.config.schema import RootConfig
 from launch.demo import DEMO_KEY
 from launch.errors import UserError, refusal
@@ -77,7 +77,7 @@ def continues_adapter(config: RootConfig) -> bool:
     lora = config.recipe.lora
     if lora.rank is None or lora.start == AdapterStart.merged:
         return False
-    supported = mapping_of(config.trainer, "lora.start") or {}
+    supported = recipe_mapping(config.trainer, "lora.start") or {}
     return lora.start.value in supported
 
 

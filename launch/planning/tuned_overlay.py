@@ -8,11 +8,11 @@ from dataclasses import replace
 from launch.config.line import override_key
 from launch.config.origins import Origin, Origins
 from launch.config.trials import TunedConfig
-from launch.worker.finding import Finding, Fix
+from launch.worker.finding import Finding
 
 
-def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Finding, ...]:
-    """Return one warning (tuned_elsewhere) that names every difference; none without a difference.
+def find_differences(tuned: TunedConfig, here: Mapping[str, object]) -> list[str]:
+    """Return how the plan differs from what an overlay was measured with, one text each.
 
     `here` has the plan's stage, width (`gpu8`), trainer, model, global batch and max_seq_length, and
     this machine's card and versions of packages. A plan may be made anywhere, so that what this
@@ -34,14 +34,7 @@ def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Find
         is_compared = value is not None and value_here is not None
         if is_compared and value != value_here:
             differences.append(f"{name} {value}, here {value_here}")
-    if not differences:
-        return ()
-    message = (
-        f"tuned={tuned.name} was measured with {'; '.join(differences)}: it may be slower "
-        "here, or not fit"
-    )
-    cure = Fix.of("{0} with the same overrides measures again", "$ launch tune")
-    return (Finding.warning("tuned_elsewhere", message, "tuned", cure),)
+    return differences
 
 
 # The keys of problems that name none, by the problem's id. The mode is set in the overlay's defaults.

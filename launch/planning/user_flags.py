@@ -7,11 +7,10 @@ from typing import Any
 
 from launch.config.line import format_value
 from launch.config.origins import Origin, Origins, Provenance
-from launch.config.ranges import check_flag_range
-from launch.config.recipe_keys import mappings_of
+from launch.config.ranges import find_numbers, is_number, out_of_range
+from launch.config.recipe_keys import keys_by_flag, recipe_mapping
 from launch.config.schema import RootConfig
 from launch.planning.flags import Flag
-from launch.planning.recipe import flags_of_key
 from launch.planning.rule_facts import value_at
 from launch.worker.finding import Finding, Fix, Way
 
@@ -42,11 +41,7 @@ def read_user_flags(
     """
     trainer = config.trainer
     computed = {flag: key for key, flag in trainer.launch.items()}
-    recipe_keys = {}
-    mappings = mappings_of(trainer)
-    for key, entry in mappings.items():
-        for name in flags_of_key(entry):
-            recipe_keys[name] = key
+    keys = keys_by_flag(trainer)
 
     user_flags: dict[str, Flag] = {}
     problems: list[Finding] = []
@@ -58,17 +53,18 @@ def read_user_flags(
             cure = f"set {INSTEAD[computed[name]]}"
             problems.append(Finding.error("owned_flag", f"launch computes --{name}", where, cure))
             continue
-        if name in recipe_keys and name not in refused:
-            key = recipe_keys[name]
-            entry = mappings[key]
+        if name in keys and name not in refused:
+            key = keys[name].key
+            entry = recipe_mapping(trainer, key)
             requested = origins.of(f"recipe.{key}")
             if _undoes_request(name, value, flags.get(name), entry, requested):
                 text = format_value(value_at(plain, f"recipe.{key}"))
                 conflict = _undone_request(name, value, key, text, where)
-                if "flag_over_recipe" in config.allow:
-                    warnings.append(conflict.as_warning())
-                else:
+                conflict = conflict.apply_allow(config.allow)
+                if conflict.stops:
                     problems.append(conflict)
+                else:
+                    warnings.append(conflict.as_warning())
             elif isinstance(entry, str) or key.startswith("lora."):
                 # the flag is the key's own, or one of an adapter
                 warnings.append(_overridden_key(name, value, key, where))
@@ -120,37 +116,21 @@ def find_out_of_range(
     config: RootConfig,
     origins: Origins,
     problem_places: Collection[str | None],
-    allowed: Collection[str],
+    judged: Collection[str],
 ) -> list[Finding]:
-    """Find `flags.NAME=` outside the range of the flag, or of the recipe key that it stands for.
+    """Find `flags.NAME=` outside the range of the recipe key that the flag stands for.
 
-    `problem_places` are those of the problems that are known already, `allowed` the flags of which
-    `allow` takes any value.
+    `problem_places` are those of the problems that are known already, `judged` the flags that have
+    rows of their own in the table of rules.
     """
-    trainer = config.trainer
-    recipe_keys = {}
-    for key, mapping in mappings_of(trainer).items():
-        for name in _flags_with_value(mapping):
-            recipe_keys[name] = key
+    ranges = {key: allowed for key, _, allowed in find_numbers(config.recipe)}
+    keys = keys_by_flag(config.trainer)
     problems = []
     for name, value in config.flags.items():
         where = origins.of(f"flags.{name}").where or f"flags.{name}"
-        if where in problem_places or name in allowed:
+        if where in problem_places or name in judged or name not in keys or not is_number(value):
             continue
-        recipe_key = recipe_keys.get(name)
-        problem = check_flag_range(name, value, config.recipe, recipe_key, where)
-        if problem is not None:
-            problems.append(problem)
+        allowed = ranges.get(keys[name].key) if keys[name].has_value else None
+        if allowed is not None and not allowed.contains(value):
+            problems.append(out_of_range(f"--{name}", value, allowed, where))
     return problems
-
-
-def _flags_with_value(mapping: Any) -> frozenset[str]:
-    """Return the flags whose value is the recipe key's own."""
-    if isinstance(mapping, str):
-        return frozenset({mapping})
-    names = set()
-    for flags in mapping.values():
-        for name, value in flags.items():
-            if value == "{value}":
-                names.add(str(name))
-    return frozenset(names)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.config.line import format_value
-from launch.config.ranges import is_number
-from launch.rules.facts import ABSENT, UNKNOWN, Facts
+from launch.config.ranges import Range, is_number
+from launch.rules.facts import ABSENT, UNKNOWN, Facts, Source
 
 # Each gets the facts, the name, its value and the operand.
 Condition = Callable[[Facts, str, Any, Any], bool]
@@ -60,6 +60,10 @@ def _is_above(facts: Facts, name: str, value: Any, operand: float) -> bool:
     return is_number(value) and value > operand
 
 
+def _is_outside(facts: Facts, name: str, value: Any, operand: str) -> bool:
+    return is_number(value) and not Range.parse(operand).contains(value)
+
+
 def _contains(facts: Facts, name: str, value: Any, operand: str) -> bool:
     return isinstance(value, str) and operand in value
 
@@ -78,18 +82,22 @@ def _lacks_items(facts: Facts, name: str, value: Any, operand: Sequence[Any]) ->
     return bool(_known_list(value)) and set(operand).isdisjoint(value)
 
 
-def _has_odd_length(facts: Facts, name: str, value: Any, operand: Any) -> bool:
-    return len(_known_list(value)) % 2 == 1
+def _has_length(facts: Facts, name: str, value: Any, operand: str) -> bool:
+    """Return whether a list that is not empty has an odd, or an even, number of values."""
+    length = len(_known_list(value))
+    return length > 0 and _PARITIES[length % 2] == operand
 
 
 def _has_small_count(facts: Facts, name: str, value: Any, operand: int) -> bool:
     return any(small_counts(value, operand))
 
 
-def _is_unknown_name(facts: Facts, name: str, value: Any, operand: Any) -> bool:
-    """Return whether the value is not among the names that the trainer knows for the flag."""
+def _is_named(facts: Facts, name: str, value: Any, operand: bool) -> bool:
+    """Return whether the value is among the names that the trainer knows for the flag, or, with the
+    operand false, is not among them. Where the names are not known, neither is.
+    """
     names = facts.known_names(name)
-    return bool(names) and is_set(value) and value not in names
+    return bool(names) and is_set(value) and (value in names) is operand
 
 
 def _is_from(facts: Facts, name: str, value: Any, operand: str) -> bool:
@@ -100,23 +108,59 @@ def _is_not_from(facts: Facts, name: str, value: Any, operand: str) -> bool:
     return facts.source(name) not in (None, operand)
 
 
+_PARITIES = ("even", "odd")
+
 CONDITIONS: Mapping[str, Condition] = {
     "is": _is_equal,
     "not": _is_different,
     "given": _is_given,
     "below": _is_below,
     "above": _is_above,
+    "outside": _is_outside,
     "contains": _contains,
     "matches": _matches,
     "matches_not": _matches_not,
     "lacks": _lacks_items,
-    "length": _has_odd_length,
+    "length": _has_length,
     "count_to": _has_small_count,
-    "named": _is_unknown_name,
+    "named": _is_named,
     "from": _is_from,
     "not_from": _is_not_from,
 }
 _OF_SOURCE = ("from", "not_from")  # they do not depend on the value
+# The operands that a condition takes, where they are few.
+_CHOICES: Mapping[str, Sequence[object]] = {
+    "given": (True, False),
+    "named": (True, False),
+    "length": _PARITIES,
+    "from": tuple(Source),
+    "not_from": tuple(Source),
+}
+# Conditions whose operand is a number, and those whose operand is a regular expression.
+_OF_NUMBERS = ("below", "above", "count_to")
+_OF_EXPRESSIONS = ("matches", "matches_not")
+
+
+def find_fault(condition: str, operand: Any) -> str | None:
+    """Return what is wrong with a condition of a row; None if nothing is."""
+    if condition not in CONDITIONS:
+        return f"there is no condition '{condition}': {', '.join(CONDITIONS)}"
+    choices = _CHOICES.get(condition)
+    if choices is not None and operand not in choices:
+        return f"'{condition}' takes {' or '.join(map(format_value, choices))}, got {operand}"
+    if condition in _OF_NUMBERS and not is_number(operand):
+        return f"'{condition}' takes a number, got {operand}"
+    if condition in _OF_EXPRESSIONS:
+        try:
+            re.compile(operand)
+        except (re.error, TypeError) as error:
+            return f"'{condition}' takes a regular expression, got {operand}: {error}"
+    if condition == "outside":
+        try:
+            Range.parse(str(operand))
+        except ValueError as error:
+            return str(error)
+    return None
 
 
 def texts_of(value: Any) -> list[str]:

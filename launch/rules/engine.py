@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from launch.config.line import format_value
+from launch.config.ranges import Range, is_number, shorten
 from launch.rules.conditions import holds, is_set, small_counts, texts_of
 from launch.rules.facts import ABSENT, UNKNOWN, Facts, Place
 from launch.rules.table import Rule, table
@@ -14,6 +15,7 @@ from launch.worker.finding import Finding, Fix
 
 _PLACEHOLDER = re.compile(r"\{([a-z_][\w.]*)\}")
 _COUNT = "count_to"  # the condition that gives a message for each pair
+_RANGE = "outside"  # the condition that gives {range}
 
 Values = Mapping[str, Any]
 
@@ -32,11 +34,15 @@ def flags_with_rule(facts: Facts, id: str) -> set[str]:
     return {rule.flag for rule in rules_for(facts) if rule.id == id and rule.flag}
 
 
-def apply_rules(facts: Facts, rules: Iterable[Rule]) -> list[Finding]:
-    """Return what the rules find, in their order."""
+def apply_rules(facts: Facts, rules: Iterable[Rule], allow: Collection[str] = ()) -> list[Finding]:
+    """Return what the rules find, in their order. What `allow` names is allowed, if its rule can
+    be.
+    """
     findings: list[Finding] = []
     for rule in rules:
-        findings += [_as_finding(rule, facts, values) for values in _cases(rule, facts)]
+        for values in _cases(rule, facts):
+            finding = _as_finding(rule, facts, values)
+            findings.append(finding.apply_allow(allow) if rule.allow else finding)
     return findings
 
 
@@ -56,6 +62,10 @@ def _cases(rule: Rule, facts: Facts) -> Iterator[Values]:
     for conditions in rule.when.values():
         if _COUNT in conditions:
             yield from small_counts(value, conditions[_COUNT])
+            return
+        if _RANGE in conditions and is_number(value):
+            allowed = Range.parse(conditions[_RANGE])
+            yield {"range": allowed.describe(value), "value": shorten(value)}
             return
     yield {}
 
@@ -81,16 +91,15 @@ def _unmet_needs(rule: Rule, facts: Facts) -> Iterator[Values]:
 
 
 def _as_finding(rule: Rule, facts: Facts, values: Values) -> Finding:
-    is_lint = facts.place == Place.lint
-    message = rule.in_lint if is_lint and rule.in_lint else rule.message
 
     def fill(text: str) -> str:
         return _PLACEHOLDER.sub(lambda found: _value_of(found[1], rule, facts, values), text)
 
-    fix = Fix.of(*map(fill, rule.fix)) if rule.fix and not is_lint else None
+    has_fix = bool(rule.fix) and facts.place != Place.lint
+    fix = Fix.of(*map(fill, rule.fix)) if has_fix else None
     about = rule.at or rule.flag
     where = facts.locate(about) if about else None
-    finding = Finding.error(rule.id, fill(fill(message)), where, fix)
+    finding = Finding.error(rule.id, fill(rule.text_for(facts.place)), where, fix)
     return finding.as_warning() if rule.severity == "warning" else finding
 
 
@@ -100,7 +109,7 @@ def _value_of(name: str, rule: Rule, facts: Facts, values: Values) -> str:
         return str(values[name])
     if name == "flag":
         return str(rule.flag)
-    if name in ("reason", "at"):
-        return str(getattr(rule, name))
+    if name == "at":
+        return str(rule.at)
     value = facts.value(str(rule.flag) if name == "value" else name)
     return format_value(value) if is_set(value) else "null"

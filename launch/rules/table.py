@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from launch.rules.conditions import find_fault
+from launch.rules.facts import Place
+
 FILE = Path(__file__).with_name("table.yaml")
 # PyYAML's loader in C where it has one: its own takes ten times as long
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Names that are properties of a run. Others without a dot are flags.
-SETTINGS = ("trainer", "family", "kind", "device", "gpus", "evaluate")
+SETTINGS = (
+    *("trainer", "family", "kind", "device", "gpus", "evaluate", "tracking", "cache_only"),
+    *("parallel_mode", "parallel_zero", "mode_without_zero"),
+)
 SUBJECT = "flag"  # in a condition: the flag of the row
 
 
@@ -42,6 +49,12 @@ class Rule:
     upstream: Mapping[str, str] = field(default_factory=dict)
     row: int = 0  # the number of its row: one row has a rule for each of its flags
 
+    def text_for(self, place: Place) -> str:
+        """Return the message at a place, with the row's reason in it."""
+        is_of_lint = place == Place.lint and self.in_lint is not None
+        text = str(self.in_lint) if is_of_lint else self.message
+        return text.replace("{reason}", self.reason)
+
     def is_for(self, trainer: str, family: str) -> bool:
         """Return whether the row is for a trainer."""
         return not self.trainers or trainer in self.trainers or family in self.trainers
@@ -57,31 +70,55 @@ def is_flag(name: str) -> bool:
     return "." not in name and name not in SETTINGS
 
 
+# What a row may have beside its id.
+_FIELDS = {each.name for each in dataclass_fields(Rule)} - {"id", "row"}
+
+
 @cache
 def table() -> tuple[Rule, ...]:
     """Return the rows of the table, in its order."""
     return read_table(FILE.read_text(encoding="utf-8"))
 
 
+class BadRowError(ValueError):
+    """A row of the table that says something impossible."""
+
+
 def read_table(text: str) -> tuple[Rule, ...]:
-    """Return the rows of a table."""
+    """Return the rows of a table. Raises BadRowError for a row with an unknown field or condition,
+    with the id of the row and its number among those of the id.
+    """
     content = yaml.load(text, Loader=_LOADER)
     rules: list[Rule] = []
     for id, entry in content.items():
-        for row in entry.get("rows", ({},)):
+        for position, row in enumerate(entry.get("rows", ({},)), start=1):
             row_number = rules[-1].row + 1 if rules else 0
-            rules += _read_row(id, entry, row, row_number)
+            try:
+                rules += _read_row(id, entry, row, row_number)
+            except BadRowError as error:
+                raise BadRowError(f"{id}, row {position}: {error}") from None
     return tuple(rules)
 
 
 def _read_row(
     id: str, entry: Mapping[str, Any], row: Mapping[str, Any], number: int
 ) -> Iterator[Rule]:
-    """Yield the rules of a row, one for each of its flags, with what the rows of an id share."""
+    """Yield the rules of a row, one for each of its flags, with what the rows of an id share.
+
+    Raises BadRowError.
+    """
     common = {key: value for key, value in entry.items() if key != "rows"}
     fields = {**common, **row}
     flags = fields.pop("flags", None) or [fields.pop("flag", None)]
     conditions = _merge(common.get("when", {}), row.get("when", {}))
+    unknown = fields.keys() - _FIELDS
+    if unknown:
+        raise BadRowError(f"there is no field '{min(unknown)}': {', '.join(sorted(_FIELDS))}")
+    for name, needed in conditions.items():
+        for condition, operand in needed.items():
+            fault = find_fault(condition, operand)
+            if fault is not None:
+                raise BadRowError(f"when {name}: {fault}")
     fields["fix"] = _as_tuple(fields.get("fix"))
     fields["trainers"] = _as_tuple(fields.get("trainers"))
     for flag in flags:

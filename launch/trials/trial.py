@@ -189,7 +189,7 @@ class Runner(Generic[R]):
         measured = self._read(run)
         if measured is None or not self.record.accepts(run, measured):
             return None
-        changes = describe_changes(run.plan) if self.same_machine else None
+        changes = describe_machine_changes(run.plan) if self.same_machine else None
         if changes:
             self.display.say(f"{run.label} of an earlier call is not reused: {changes}")
             return None
@@ -245,7 +245,7 @@ def _set_state(run: TrialRun, measured: Measurement) -> None:
         run.state = State.failed
 
 
-def describe_changes(plan: Plan) -> str | None:
+def describe_machine_changes(plan: Plan) -> str | None:
     """Describe how packages and card have changed since the run in the plan's folder, which then is
     not reused; None if they have not, or are unknown.
     """

@@ -130,7 +130,7 @@ def check_state(built: Any, requested: Mapping[str, str]) -> list[Evidence]:
     for key in STATE:
         if key not in requested:
             continue
-        item = Evidence(key, state[key], "accelerate's state").compare(requested[key])
+        item = Evidence(key, state[key], "Accelerator.state").compare(requested[key])
         if item.verdict == REFUTED:
             item = replace(item, note=reasons.get(key))
         evidence.append(item)

@@ -4,14 +4,16 @@ there is none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import pytest
 
-from launch.config.recipe_key import RecipeKey
-from launch.config.recipe_keys import KEYS, MAPPED_KEYS, mapping_of
+from launch.config.recipe_key import RecipeKey, Requested
+from launch.config.recipe_keys import KEYS, MAPPED_KEYS, recipe_flags_of, recipe_mapping
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
+from launch.planning.expectations import COMPUTED
 from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import trainer_files
@@ -46,7 +48,7 @@ def test_a_selector_names_trainers_kinds_families_and_launchers(key: str) -> Non
 
 def lacking(trainer: TrainerConfig, flags: Collection[str]) -> Iterator[str]:
     """Yield what the table lacks of a trainer that has these flags, one sentence each."""
-    has_adapters = bool(mapping_of(trainer, "lora.rank"))
+    has_adapters = bool(recipe_mapping(trainer, "lora.rank"))
     for key in MAPPED_KEYS:
         row = KEYS[key]
         mapping = row.mapping(trainer)
@@ -60,7 +62,7 @@ def lacking(trainer: TrainerConfig, flags: Collection[str]) -> Iterator[str]:
 
 def can_be_set(key: str, trainer: TrainerConfig) -> bool:
     """Return whether a trainer takes more than one value of a key."""
-    mapping = mapping_of(trainer, key) if KEYS[key].flags else "set by launch"
+    mapping = recipe_mapping(trainer, key) if KEYS[key].flags else "set by launch"
     return isinstance(mapping, str) or "*" in (mapping or ()) or len(mapping or ()) > 1
 
 
@@ -80,6 +82,21 @@ def test_every_row_has_an_entry_for_every_trainer(name: str) -> None:
 @pytest.mark.parametrize("name", STARTED)
 def test_every_key_is_proven_in_a_trainer_that_run_starts_or_has_the_reason(name: str) -> None:
     assert list(unexplained(TRAINERS[name])) == []
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_flag_stands_for_one_key(name: str) -> None:
+    keys: dict[str, set[str]] = {}
+    for flag, key, _ in recipe_flags_of(TRAINERS[name]):
+        keys.setdefault(flag, set()).add(key)
+    assert [flag for flag in keys if len(keys[flag]) > 1] == []
+
+
+def test_a_key_whose_row_says_that_its_expectation_is_computed_has_a_function_for_it() -> None:
+    computed = [
+        key for key, row in KEYS.items() if row.proof and row.proof.requested == Requested.computed
+    ]
+    assert sorted(computed) == sorted(COMPUTED)
 
 
 def test_a_trainer_that_is_half_added_is_named_with_the_rows() -> None:
@@ -113,9 +130,9 @@ def test_the_first_entry_that_names_a_trainer_counts() -> None:
 
 
 def test_a_key_with_a_reason_alone_has_its_default() -> None:
-    assert mapping_of(TRAINERS["trl_grpo"], "liger") == {"false": {}}
-    assert mapping_of(TRAINERS["finetune"], "beta") == {"null": {}}
-    assert mapping_of(TRAINERS["dpo"], "lora.alpha") is None
+    assert recipe_mapping(TRAINERS["trl_grpo"], "liger") == {"false": {}}
+    assert recipe_mapping(TRAINERS["finetune"], "beta") == {"null": {}}
+    assert recipe_mapping(TRAINERS["dpo"], "lora.alpha") is None
 
 
 def test_the_place_of_a_row_is_its_line() -> None:
@@ -126,6 +143,14 @@ def test_the_place_of_a_row_is_its_line() -> None:
         .splitlines()[int(line) - 1]
         .startswith("    beta: ")
     )
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_help_of_a_key_says_what_it_is(key: str) -> None:
+    """It is no fragment, such as `of DPO`, and no value alone, such as `null: no clipping`."""
+    help = KEYS[key].help
+    assert len(help.split()) >= 5, help
+    assert re.match(r"(of|on|at|in|null|auto)\b", help) is None, help
 
 
 def test_a_proof_is_evidence_that_the_worker_collects() -> None:

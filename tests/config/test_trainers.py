@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from launch import resources
-from launch.config.recipe_keys import mapping_of
+from launch.config.recipe_keys import recipe_mapping
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
@@ -76,7 +76,7 @@ def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
         ("balanced", "true", "balanced_batches"),
         ("loss_averaging", "tokens", "token_weighting"),
     ):
-        offered = value in (mapping_of(trainer, key) or {})
+        offered = value in (recipe_mapping(trainer, key) or {})
         if trainer.family == Family.open_instruct and offered and patch not in patches:
             yield f"recipe.{key}={value} needs the patch {patch}"
 

@@ -18,6 +18,8 @@ from launch.config.validate import _path_problems, odd_path_reason
 from launch.errors import UserError
 from launch.execution.facts import GuardContext
 from launch.execution.guards import build_guards
+from launch.planning.rules.register import RULES as PLAN_RULES
+from launch.rules.table import table
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.expectations import EVIDENCE, STATE
 from launch.worker.finding import Finding
@@ -77,6 +79,7 @@ WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
 
 def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
     expected = {rule.id for rule in RULES} | {gate.id for gate in GATES} | ids_in_source()
+    expected |= {rule.id for rule in (*PLAN_RULES, *table()) if rule.allow}
     expected |= {guard.id for guard in build_guards(GuardsConfig(), GuardContext())}
     expected |= {
         f"{verdict}_{key}"
@@ -90,7 +93,6 @@ def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
     for file in (
         "trials/bench/engine.py",
         "check/machine/parser.py",
-        "planning/rlvr.py",
         "planning/read_files.py",
         "planning/saved_model.py",
         "data/samples.py",

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.rule import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allow import allowable_ids
 from launch.config.line import format_value
 from launch.execution.guards import GUARDS
+from launch.planning.rules.register import RULES as PLAN_RULES
+from launch.rules.code import CodeRule
 from launch.rules.facts import Place
 from launch.rules.table import Rule
 from launch.rules.table import table as table_of_rules
@@ -76,11 +77,10 @@ def rules_page() -> str:
         "# Rules",
         "",
         (
-            "Generated from the source. `allow=[ID]` turns every rule of `check`, guard and gate "
-            "into "
-            "a warning, and the"
+            "Generated from the source. `allow=[ID]` turns a finding that would stop into a warning: "
+            "every rule of"
         ),
-        "messages that are marked.",
+        "`check`, guard and gate, and what is marked `yes`.",
         "",
         "## Rules of plan and lint",
         "",
@@ -91,6 +91,27 @@ def rules_page() -> str:
         "flags, as warnings.",
         "",
         *table(("id", "severity", "applies", "message", "cure", "upstream"), rows_of_the_table()),
+        "",
+        "## Rules of plan that need code",
+        "",
+        (
+            "What no row of the table can express: a function of `launch/planning/rules`. A warning "
+            "stops nothing."
+        ),
+        "",
+        *table(
+            ("id", "severity", "reason", "message", "cure", "allow"),
+            (
+                (
+                    f"`{rule.id}`",
+                    rule.severity,
+                    rule.summary,
+                    *("<br>".join(texts_of(rule, argument)) for argument in (0, 1)),
+                    "yes" if rule.allow and rule.severity == "error" else "",
+                )
+                for rule in PLAN_RULES
+            ),
+        ),
         "",
         "## Rules of check",
         "",
@@ -197,9 +218,9 @@ def rows_of_the_table() -> Iterator[tuple[str, ...]]:
         rules = list(group)
         rule = rules[0]
         cure = with_values(str(Fix.of(*rule.fix))) if rule.fix else ""
-        reason = rule.message.replace("{reason}", rule.reason)
+        message = with_values(rule.text_for(Place.plan))
         places = "<br>".join(rule.upstream)
-        yield f"`{rule.id}`", rule.severity, applies(rules), with_values(reason), cure, places
+        yield f"`{rule.id}`", rule.severity, applies(rules), message, cure, places
 
 
 def applies(rules: list[Rule]) -> str:
@@ -230,6 +251,7 @@ CONDITION = {
     "given": "is {}given",
     "below": "is below {}",
     "above": "is above {}",
+    "outside": "is outside `{}`",
     "contains": "contains `{}`",
     "matches": "matches `{}`",
     "matches_not": "does not match `{}`",
@@ -248,8 +270,8 @@ def short(texts: tuple[str, ...], most: int = 3) -> str:
     return "<br>".join([*texts[:most], *more])
 
 
-def texts_of(rule: PreflightRule, argument: int) -> list[str]:
-    """Return the messages (argument 0) or the cures (1) of a rule of check, from its calls of
+def texts_of(rule: CodeRule, argument: int) -> list[str]:
+    """Return the messages (argument 0) or the cures (1) of a rule, from its calls of
     `failed` and `warned`, and from those of the functions of its module that it calls.
     """
     module = inspect.getmodule(rule.judge)

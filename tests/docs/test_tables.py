@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import launch.errors
-from launch.config.recipe_keys import mapping_of
+from launch.config.recipe_keys import recipe_mapping
 from launch.config.schema import TrainerConfig
 from launch.execution.record.events import Event, Metrics
 from launch.upstream.trainers import trainer_files
@@ -103,7 +103,7 @@ def trainers_table() -> list[str]:
     for name, trainer in trainer_files().items():
         names = {key: trainer[key] for key in ("name", "kind", "family", "launcher")}
         config = TrainerConfig(**names)
-        packing = [kind for kind in mapping_of(config, "packing") or () if kind != "none"]
+        packing = [kind for kind in recipe_mapping(config, "packing") or () if kind != "none"]
         is_tried = f'"trainer": "{name}"' in records or (
             trainer["kind"] == "rlvr" and "untested" not in trainer and "stage=rlvr" in records
         )
@@ -112,7 +112,7 @@ def trainers_table() -> list[str]:
                 family in trainer.get("model_presets", family)
                 for family in ("Llama", "OLMo", "Qwen3")
             ),
-            bool(mapping_of(config, "lora.rank")),
+            bool(recipe_mapping(config, "lora.rank")),
             " or ".join(packing) + (", always" if trainer.get("always_packs") else "")
             if packing
             else False,

@@ -14,7 +14,7 @@ from launch.check.machine.inputs import template_text_is_here
 from launch.check.machine.rule import Host
 from launch.errors import UserError
 from launch.execution.prepare import prepare_inputs, stage_template
-from launch.execution.record.changes import describe_changes
+from launch.execution.record.changes import describe_patches
 from launch.planning.build import build_plan, plan_on_this_machine
 from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, planned
@@ -89,6 +89,6 @@ def test_a_text_that_is_nowhere_is_refused_with_the_command_that_brings_it(tmp_p
 def test_a_patch_that_does_not_exist() -> None:
     plan = planned("stage=sft", "trainer.patches=[evidnce,evidence]")
     with pytest.raises(UserError) as refusal:
-        describe_changes(plan)
+        describe_patches(plan)
     expected = "unknown_patch at trainer.patches, evidence, evidnce"
     assert outline(str(refusal.value)) == expected

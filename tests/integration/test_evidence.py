@@ -89,8 +89,8 @@ def test_another_clipping_than_asked_stops_before_the_first_step(
     [clip] = [event for event in run.of_kind("evidence") if event["what"] == "clip"]
     assert (clip["requested"], clip["value"], clip["verdict"]) == ("0.5", "1.0", "refuted")
     sentence = (
-        "requested clip=0.5, but the trainer has 1.0 (the trainer's own call before its "
-        "first optimizer step)"
+        "requested clip=0.5, but the trainer has 1.0 (Accelerator.clip_grad_norm_() before "
+        "the first optimizer step)"
     )
     if allow:
         assert run.code == 0, run.describe()

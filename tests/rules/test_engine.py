@@ -12,7 +12,7 @@ import pytest
 from launch.rules.conditions import CONDITIONS
 from launch.rules.engine import apply_rules
 from launch.rules.facts import ABSENT, UNKNOWN, Place, Source
-from launch.rules.table import FILE, read_table
+from launch.rules.table import FILE, BadRowError, read_table
 from launch.worker.finding import Finding
 
 
@@ -61,11 +61,14 @@ def find(row: str, facts: WrittenFacts) -> list[Finding]:
         ("{given: true}", [0, ""], [None]),
         ("{below: 0}", [-1, -0.5], [0, True, "-1", None]),
         ("{above: 1}", [1.5], [1, "2"]),
+        ("{outside: '(0, 1]'}", [0, -1, 1.5, float("nan")], [0.5, 1, True, "0"]),
+        ("{outside: '[1, inf) or -1'}", [0, -2], [1, 9, -1]),
         ("{contains: /}", ["a/b"], ["a", 1, ["a/b"]]),
         ("{matches: a|b.*}", ["a", "bc", ["x", "a"]], ["ab", ["x"], []]),
         ("{matches_not: a|b.*}", ["ab", ["x"], None], ["a", ["x", "a"]]),
         ("{lacks: [a, b]}", [["c"]], [["a"], [], "c", [UNKNOWN]]),
         ("{length: odd}", [["a"]], [["a", "b"], [], "a", ["a", UNKNOWN, "b"]]),
+        ("{length: even}", [["a", "b"]], [["a"], [], "a", ["a", UNKNOWN]]),
         ("{count_to: 5}", [["a", "5"]], [["a", "6"], ["a", "1.0"], ["a"]]),
         ("{above: 1, below: 3}", [2], [1, 3]),
     ],
@@ -89,13 +92,56 @@ def test_a_flag_that_is_not_given() -> None:
 def test_names_of_the_checkout_and_who_sets_a_flag() -> None:
     assert find("  when: {template: {named: false}}", WrittenFacts({"template": "tulo"}))
     assert not find("  when: {template: {named: false}}", WrittenFacts({"template": "tulu"}))
-    assert not find("  when: {other: {named: false}}", WrittenFacts({"other": "tulo"}))
+    assert find("  when: {template: {named: true}}", WrittenFacts({"template": "tulu"}))
+    assert not find("  when: {template: {named: true}}", WrittenFacts({"template": "tulo"}))
+    for operand in ("true", "false"):  # nobody knows the names
+        row = f"  when: {{other: {{named: {operand}}}}}"
+        assert not find(row, WrittenFacts({"other": "tulo"}))
     by_launch = WrittenFacts({"a": UNKNOWN}, sources={"a": Source.launch})
     assert find("  flag: a\n  when: {flag: {from: launch}}", by_launch)
     assert not find("  flag: a\n  when: {flag: {not_from: launch}}", by_launch)
     perhaps = WrittenFacts({"a": UNKNOWN}, sources={"a": None})  # a shell variable may give it
     assert not find("  flag: a\n  when: {flag: {from: user}}", perhaps)
     assert not find("  flag: a\n  when: {flag: {not_from: launch}}", perhaps)
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("when: {a: {blow: 0}}", "when a: there is no condition 'blow': is, not, given"),
+        ("when: {a: {length: uneven}}", "when a: 'length' takes even or odd, got uneven"),
+        ("when: {a: {named: tulu}}", "when a: 'named' takes true or false, got tulu"),
+        ("when: {a: {from: users}}", "when a: 'from' takes user or recipe or launch, got users"),
+        ("when: {a: {below: '0'}}", "when a: 'below' takes a number, got 0"),
+        ("when: {a: {matches: '('}}", "when a: 'matches' takes a regular expression, got ("),
+        ("when: {a: {outside: 0-1}}", "when a: '0-1' is not a range such as [0, 1)"),
+        ("whenn: {a: 1}", "there is no field 'whenn': allow, at"),
+    ],
+)
+def test_a_row_that_says_something_impossible_is_named_when_the_table_is_read(
+    row: str, fault: str
+) -> None:
+    table = f"""
+first: {{severity: error, message: good}}
+second:
+  severity: error
+  message: bad
+  rows:
+    - {{flag: a}}
+    - {{flag: b, {row}}}"""
+    with pytest.raises(BadRowError, match=re.escape(f"second, row 2: {fault}")):
+        read_table(table)
+
+
+def test_a_message_is_filled_once() -> None:
+    """A user's value with braces stays as it is; the row's reason has placeholders of its own."""
+    row = """
+  flag: a
+  message: "{value}: {reason}"
+  reason: '{trainer} dies of it'"""
+    values = {"a": "{trainer} {reason}", "trainer": "finetune"}
+    (found,) = find(row, WrittenFacts(values))
+    assert found.message == "{trainer} {reason}: finetune dies of it"
 
 
 def test_every_condition_is_explained_in_the_head_of_the_table() -> None:

@@ -137,6 +137,9 @@ def test_each_row_of_flags(id: str, trainer: str, warned: Values, silent: list[V
 
 # id, trainer, settings of a plan with which it applies, and with which it does not
 PLANS: list[tuple[str, str, Values, list[Values]]] = [
+    ("out_of_range", "trl_sft", {"max_steps": 0}, [{"max_steps": -1}, {"max_steps": 1}]),
+    ("out_of_range", "finetune", {"clip_grad_norm": -0.5}, [{"clip_grad_norm": -1}]),
+    ("out_of_range", "trl_sft", {"adam_beta1": 1.0}, [{"adam_beta1": 0.9}]),
     ("refused_flag", "trl_grpo", {"use_vllm": True}, [{}]),
     (
         "refused_value",
@@ -226,6 +229,74 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         "finetune",
         {"recipe.lora.rank": 8, "recipe.lora.quantize": "nf4", "device": "cpu"},
         [{"recipe.lora.rank": 8, "recipe.lora.quantize": "nf4", "device": "cuda"}],
+    ),
+    (
+        "quantized_parallel",
+        "dpo_tune_cache",
+        {"recipe.lora.rank": 8, "recipe.lora.quantize": "nf4", "parallel_zero": 2},
+        [
+            {"recipe.lora.rank": 8, "recipe.lora.quantize": "nf4", "parallel_zero": 0},
+            {"recipe.lora.rank": 8, "recipe.lora.quantize": "none", "parallel_zero": 2},
+        ],
+    ),
+    (
+        "quantized_parallel",
+        "trl_sft",
+        {"recipe.lora.rank": 8, "recipe.lora.quantize": "nf4", "parallel_zero": 3},
+        [{"recipe.lora.rank": 8, "recipe.lora.quantize": "nf4", "parallel_zero": 2}],
+    ),
+    (
+        "missing_rlvr_key",
+        "trl_grpo",
+        {"kind": "rlvr", "recipe.samples_per_prompt": None},
+        [
+            {"kind": "rlvr", "recipe.samples_per_prompt": 4},
+            {"kind": "sft", "recipe.samples_per_prompt": None},
+        ],
+    ),
+    (
+        "tracking_unsupported",
+        "reward_modeling",
+        {"tracking": "wandb", "cache_only": False},
+        [
+            {"tracking": "wandb", "cache_only": False, "trainer.tracking.wandb": {"a": 1}},
+            {"tracking": "wandb", "cache_only": True},
+            {"tracking": "tensorboard", "cache_only": False},
+        ],
+    ),
+    (
+        "tracking_unsupported",
+        "dpo",
+        {
+            "tracking": "wandb_offline",
+            "cache_only": False,
+            "trainer.tracking.wandb": {"with_tracking": True},
+        },
+        [
+            {
+                "tracking": "wandb",
+                "cache_only": False,
+                "trainer.tracking.wandb": {"with_tracking": True},
+            }
+        ],
+    ),
+    (
+        "push_unsupported",
+        "dpo",
+        {"cache_only": False, "hub.push": "me/model", "trainer.push": {}},
+        [
+            {"cache_only": False, "hub.push": None, "trainer.push": {}},
+            {"cache_only": False, "hub.push": "me/model", "trainer.push": {"push_to_hub": True}},
+        ],
+    ),
+    (
+        "bad_hub_name",
+        "trl_sft",
+        {"cache_only": False, "hub.push": "me/a..b", "trainer.push": {"push_to_hub": True}},
+        [
+            {"cache_only": False, "hub.push": "me/a.b", "trainer.push": {"push_to_hub": True}},
+            {"cache_only": False, "hub.push": "me", "trainer.push": {}},
+        ],
     ),
     (
         "lora_checkpointing",

@@ -15,7 +15,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.trials.record import State, TrialRecord, archive_other_format, read_earlier
-from launch.trials.trial import describe_changes
+from launch.trials.trial import describe_machine_changes
 from launch.trials.tune.search import Stop
 from tests.conftest import fixed_machine
 from tests.trials.bench.benches import WORDS, benched, made_up, planned, steps
@@ -195,7 +195,7 @@ def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path) -> None:
     today = {"trl": "1.17.0", "torch": "2.13.0"}
     here = replace(plan, machine=replace(fixed_machine(), versions=today))
     path.write_text(json.dumps({"packages": today}))
-    assert describe_changes(here) is None
+    assert describe_machine_changes(here) is None
     path.write_text(json.dumps({"packages": today, "gpus": [{"name": "NVIDIA H200"}]}))
     here = replace(plan, machine=replace(fixed_machine(), versions=today, card="NVIDIA A100"))
-    assert describe_changes(here) == "card was NVIDIA H200, is NVIDIA A100"
+    assert describe_machine_changes(here) == "card was NVIDIA H200, is NVIDIA A100"

@@ -64,7 +64,7 @@ def accelerator(distributed: str, world_size: int, zero_stage: int = 0, device: 
             accelerator("DEEPSPEED", 8, 2, "cuda"),
             [
                 (
-                    "requested zero_stage=3, but the trainer has 2 (accelerate's state) "
+                    "requested zero_stage=3, but the trainer has 2 (Accelerator.state) "
                     "[refuted_zero_stage]"
                 )
             ],

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, rule
 from launch.config.schema import Launcher, Tracking
 from launch.planning.model_folder import hf_home, hub_snapshot
 from launch.planning.plan import Plan
+from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding, Fix
 
 # Owners whose models require a licence to be accepted; there may be others.

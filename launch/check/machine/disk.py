@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Family
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.estimate.speed import planned_steps
 from launch.planning.model_folder import count_parameters, hub_cache, hub_snapshot
 from launch.planning.plan import Plan
+from launch.rules.code import failed, passed, skipped, warned
 from launch.table import format_bytes
 from launch.worker.finding import Finding
 

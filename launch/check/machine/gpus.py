@@ -10,12 +10,13 @@ from pathlib import Path
 
 import psutil
 
-from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, rule
 from launch.check.machine.trainer import run_environment
 from launch.config.schema import Device
 from launch.files import load_json
 from launch.host.nvidia import Gpu, Gpus
 from launch.planning.plan import Plan
+from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding, Fix
 
 _IN_USE_SHARE = 0.03  # share of a GPU's memory; the driver itself takes up to some hundred MiB

@@ -12,9 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from launch.check.machine.disk import nearest_existing
-from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, rule
 from launch.config.schema import Device
 from launch.planning.plan import Plan
+from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding
 
 # Descriptors that a launcher and one rank take: libraries, shards, sockets, workers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launch.check.machine.disk import find_model_size
-from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Device, Family
 from launch.errors import ways_of
@@ -14,6 +14,7 @@ from launch.planning.estimate.memory import bytes_per_parameter
 from launch.planning.estimate.out_of_memory import advise_without_remedy
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
+from launch.rules.code import failed, passed, skipped, warned
 from launch.table import format_bytes, format_count
 from launch.worker.finding import Finding, Fix
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.check.machine.rule import Host, failed, passed, rule, skipped
+from launch.check.machine.rule import Host, rule
 from launch.check.machine.trainer import install_hint, interpreter_has_packages, run_environment
 from launch.config.schema import Device, Family
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
+from launch.rules.code import failed, passed, skipped
 from launch.upstream.capture.start import ask_parser
 from launch.upstream.resolve import version_difference
 from launch.upstream.rules.contradictions import find_contradictions

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, rule
 from launch.check.machine.trainer import run_environment
 from launch.config.schema import Kind, Launcher
 from launch.data.conversion import Conversion
@@ -18,6 +18,7 @@ from launch.host.interpreter import worker_command
 from launch.planning.chat_template import template_file
 from launch.planning.plan import Plan
 from launch.planning.rlvr import verifier_option
+from launch.rules.code import failed, passed, skipped, warned
 from launch.upstream.pin.checkout import missing_checkout_problem
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode

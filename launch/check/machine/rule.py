@@ -1,4 +1,4 @@
-"""What a rule about this machine is, what it inspects, and how it makes a finding."""
+"""What a rule about this machine is, and what it inspects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from launch.host.nvidia import Gpus
 from launch.planning.plan import Plan
 from launch.rules.code import CodeRule, summary_of
-from launch.worker.finding import Finding, Fix
+from launch.worker.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,3 @@ def rule(
         )
 
     return make
-
-
-def passed(message: str) -> Finding:
-    return Finding("", message, severity="pass")
-
-
-def skipped(message: str) -> Finding:
-    """Return the result of a rule that does not apply here, or cannot decide, with the reason."""
-    return Finding("", message, severity="skipped")
-
-
-def warned(message: str, cure: Fix | str | None = None, where: str | None = None) -> Finding:
-    return Finding.warning("", message, where, cure)
-
-
-def failed(message: str, cure: Fix | str | None = None, where: str | None = None) -> Finding:
-    return Finding.error("", message, where, cure)

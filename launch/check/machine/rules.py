@@ -19,10 +19,11 @@ from launch.check.machine import (
     reward,
     trainer,
 )
-from launch.check.machine.rule import Host, PreflightRule, skipped
+from launch.check.machine.rule import Host, PreflightRule
 from launch.config.schema import Device
 from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
+from launch.rules.code import skipped
 from launch.worker.finding import Finding
 
 # All preflight rules, in the order in which `check` prints them.
@@ -117,7 +118,7 @@ def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
         finding = rule.judge(plan, host)
     except OSError as error:
         finding = skipped(f"cannot be inspected: {error}")
-    return replace(finding, id=finding.id or rule.id).apply_allow(plan.config.allow)
+    return rule.finish(finding, plan.config.allow)
 
 
 def wait_for_gpus(plan: Plan, say: Callable[[str], None], patience: float = 60.0) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from launch import resources
-from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Quantization
 from launch.config.schema import Family, Launcher, Tracking
 from launch.host.interpreter import (
@@ -24,6 +24,7 @@ from launch.host.interpreter import (
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs, uses_vllm
+from launch.rules.code import failed, passed, skipped, warned
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding, Fix
 from launch.worker.trl_options import TRL

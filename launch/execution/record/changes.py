@@ -11,7 +11,7 @@ from launch.worker.patches import PATCHES
 from launch.worker.trl_options import OPTIONS
 
 
-def describe_changes(plan: Plan) -> list[dict[str, object]]:
+def describe_patches(plan: Plan) -> list[dict[str, object]]:
     """Return the content of patches.json: each patch, and each option of launch's entry over TRL.
 
     Raises UserError: unknown_patch.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.digests import Digest, describe_changes, files_below, hash_file
+from launch.digests import Digest, describe_file_changes, files_below, hash_file
 from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import MARK, names_checkpoint
 from launch.files import append_json, read_json_lines
@@ -67,7 +67,7 @@ class WrittenCheckpoint:
                 # another node numbers the device differently, and a copy has another inode
                 recorded[name] = self.files[name][2:4]
                 found[name] = now[name][2:4]
-        return describe_changes(recorded, found)
+        return describe_file_changes(recorded, found)
 
 
 def checkpoint_files(folder: Path) -> dict[str, FileState]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from launch.config.schema import Kind
@@ -47,7 +47,7 @@ class Gate(CodeRule):
         result = self.judge(case)
         if result is None:
             return None
-        return replace(result, id=self.id).apply_allow(allow)
+        return self.finish(result, allow)
 
 
 def gate(

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from launch.config.line import format_value, override_key
-from launch.config.recipe_keys import LossAveraging, Packing, mapping_of
+from launch.config.recipe_keys import LossAveraging, Packing, recipe_mapping
 from launch.config.schema import Buckets, Device, Family, Kind, Mode, TrainerConfig
 from launch.errors import refusal
 from launch.planning.flags import values_of
@@ -241,7 +241,7 @@ def _effective(plan: Plan, key: str) -> Any:
     flags = explicit_flags(plan, key)
     if not flags:
         return getattr(plan.config.recipe, key)
-    meaning = mapping_of(plan.config.trainer, key)
+    meaning = recipe_mapping(plan.config.trainer, key)
     try:
         return value_of_flags(meaning, values_of(plan.flags))
     except LookupError:
@@ -371,7 +371,7 @@ def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> t
             "step"
         )
         return ()
-    values = mapping_of(trainer, "packing")
+    values = recipe_mapping(trainer, "packing")
     if isinstance(values, Mapping) and Packing.bins.value in values:
         left_out.append("packing bins: it changes the global batch")
     return Packing.none, Packing.flatten
@@ -379,7 +379,7 @@ def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> t
 
 def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple[Any, ...]:
     """Return those of the values of a recipe key for which the trainer has flags."""
-    meaning = mapping_of(trainer, key)
+    meaning = recipe_mapping(trainer, key)
     if meaning is None:
         return ()
     if isinstance(meaning, str):
@@ -402,5 +402,5 @@ def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
     """
     if not key:
         return {}
-    flag_names = flags_of_key(mapping_of(plan.config.trainer, key))
+    flag_names = flags_of_key(recipe_mapping(plan.config.trainer, key))
     return {name: value for name, value in plan.config.flags.items() if name in flag_names}

@@ -250,7 +250,7 @@ def check_epoch(objects: TrainerObjects, packing: str | None) -> list[Evidence]:
     requested = accumulation * per_pass
     if not isinstance(samples, int) or samples >= requested:
         return []
-    how = "the data set's length, in the data loader"
+    how = "total_dataset_length of the data loader"
     evidence = Evidence("global_batch", f"{samples} samples in an epoch", how)
     return [evidence.judge(str(requested), False)]
 
@@ -300,12 +300,15 @@ def check_averaging(objects: TrainerObjects) -> Evidence:
     if objects.trainer is not None:
         if getattr(objects.trainer, "model_accepts_loss_kwargs", False):
             averaging = TOKENS
-        how = "whether the Trainer passes the token count of the whole step to the model"
+        how = (
+            "Trainer.model_accepts_loss_kwargs: whether the model gets the token count of the "
+            "whole step"
+        )
         return Evidence("loss_averaging", averaging, how)
     for module in objects.wrapped.modules():
         applied = getattr(module, "loss_averaging_for_launch", None)
         if applied is not None:
             averaging = applied
             break
-    how = "whether the loss of the first micro batch was weighted"
+    how = "whether launch's patch weighted the loss of the first micro batch"
     return Evidence("loss_averaging", averaging, how)

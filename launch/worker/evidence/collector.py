@@ -207,8 +207,7 @@ class EvidenceCollector:
             return []
         count = self._count_steps(objects)
         rows_of_steps = optimizer.count_rows(objects)
-        total = None if count is None else count.total
-        return optimizer.check_steps(total, rows_of_steps, self._requested)
+        return optimizer.check_steps(count, rows_of_steps, self._requested)
 
     def _count_steps(self, objects: TrainerObjects) -> optimizer.StepCount | None:
         epochs = self._requested.get(optimizer.EPOCHS)

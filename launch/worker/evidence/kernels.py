@@ -29,7 +29,7 @@ def check_attention(
 ) -> list[Evidence]:
     """Return the evidence "attention" and, for packed documents, the evidence "isolation"."""
     kinds = sorted(_find_implementations(objects.model))
-    how = "the configuration that the attention layers read"
+    how = "config._attn_implementation, which the attention layers read"
     wanted = _TRANSFORMERS_NAMES.get(str(requested), requested)
     attention = Evidence("attention", ",".join(kinds) or None, how)
     attention = attention.judge(requested, kinds == [wanted] if kinds else None)

@@ -7,9 +7,13 @@ from typing import Any
 
 from .. import hooks
 from . import Evidence
+from .trainer_objects import class_name
 
 BETA = "beta"
 LOSS = "loss"
+# The settings of DPO by the attribute of TRL's DPOTrainer that its loss reads
+# (trl/trainer/dpo_trainer.py).
+_OF_DPO = {BETA: "beta", LOSS: "loss_types"}
 # The settings of RLVR by the attribute of TRL's GRPOTrainer that its loss or its sampling reads
 # (trl/trainer/grpo_trainer.py).
 _OF_RLVR = {
@@ -30,19 +34,19 @@ def check_trl(trainer: Any, requested: Mapping[str, str]) -> list[Evidence]:
     """
     if trainer is None:
         return []
+    attributes = _OF_DPO
     if hasattr(trainer, "num_generations"):
-        found = {name: getattr(trainer, attribute) for name, attribute in _OF_RLVR.items()}
-    else:
-        found = {
-            BETA: getattr(trainer, "beta", None),
-            LOSS: ",".join(getattr(trainer, "loss_types", ())) or None,
-        }
-    how = f"the live {type(trainer).__name__}"
-    return [
-        _compare(Evidence(name, value, how), requested[name])
-        for name, value in found.items()
-        if name in requested
-    ]
+        attributes = _OF_RLVR
+    findings = []
+    for name, attribute in attributes.items():
+        if name not in requested:
+            continue
+        value = getattr(trainer, attribute, None)
+        if isinstance(value, list | tuple):
+            value = ",".join(value) or None
+        how = f"{class_name(trainer)}.{attribute}"
+        findings.append(_compare(Evidence(name, value, how), requested[name]))
+    return findings
 
 
 def _compare(finding: Evidence, requested: str) -> Evidence:
@@ -91,11 +95,11 @@ def check_dpo_loss(
     name = str(settings.loss_type)
     found = []
     if BETA in requested:
-        how = "the rise of the rewards with a log-probability, in the trainer's own loss"
+        how = "dpo_utils.compute_loss: the rise of the rewards with a log-probability"
         value = float(f"{beta:.6g}")
         found.append(_compare(Evidence(BETA, value, how), requested[BETA]))
     if LOSS in requested:
-        how = "the trainer's own loss on the first pairs"
+        how = "dpo_utils.compute_loss on the first pairs"
         holds = name == requested[LOSS]
         if name in _OF_MARGIN and not settings.label_smoothing:
             due = torch.nn.functional.softplus(rejected_rewards - rewards)

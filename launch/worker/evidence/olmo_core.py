@@ -18,7 +18,7 @@ from . import rows as rows_check
 from .batches import BINS, NONE, ForwardInputs, describe_first
 from .kernels import check_isolation
 from .precision import dtypes_by_size, judge_clipping, short_dtype
-from .rows import LIMIT, MIXTURE, RowRecord, judge_limit, read_numpy_folder
+from .rows import LIMIT, MIXTURE, RowRecord, find_limits, judge_limit, read_numpy_folder
 from .saved_model import check_saved, judge_saved
 from .start import check_template
 from .tensors import checksum, stored
@@ -50,7 +50,7 @@ def collect(
         packing,
         _check_attention(module, requested.get("attention")),
         _check_checkpointing(module),
-        judge_clipping(norm, "the norm that optim_step() clips at", requested.get("clip")),
+        judge_clipping(norm, "TransformerTrainModule.max_grad_norm", requested.get("clip")),
         check_template(_find_tokenizer(), program, template),
     ]
     if packing.value == BINS:
@@ -81,9 +81,9 @@ def check_limit(loader: Any, requested: str | None) -> list[Evidence]:
         return []
     full = getattr(loader, "_full_dataset", None)
     if full is not None:
-        limits = [getattr(loader._collator, "max_seq_length", None)]
-        return [judge_limit(full, [limit for limit in limits if limit is not None], requested)]
-    how = "the length of the data set's sequences, at which documents are cut"
+        limits = find_limits(loader._collator, ("max_seq_length",))
+        return [judge_limit(full, limits, requested)]
+    how = "sequence_length of the data set, at which documents are cut"
     return [Evidence(LIMIT, int(loader.dataset.sequence_length), how).compare(requested)]
 
 
@@ -109,7 +109,7 @@ def check_mixture(loader: Any, record: RowRecord, requested: str | None) -> list
         return [Evidence(MIXTURE, None, how).judge(requested, None)]
     found = sum(loader.dataset.file_sizes) // loader.dataset.dtype(0).itemsize
     if found != tokens:
-        how = "the tokens of the data set's files"
+        how = "file_sizes of the data set"
         fault = Evidence(MIXTURE, f"{found} of {tokens} tokens", how)
         return [fault.judge(requested, False)]
     return rows_check.check_mixture(record, None, requested)
@@ -126,7 +126,7 @@ def _check_ranks(module: Any) -> list[Evidence]:
     how = "torch's process group"
     return [
         Evidence("world_size", count_ranks(), how),
-        Evidence("device", module.device.type, "the train module"),
+        Evidence("device", module.device.type, "TransformerTrainModule.device"),
         Evidence("backend", process_group_backend(), how),
     ]
 
@@ -152,7 +152,7 @@ def _check_dtypes(module: Any) -> list[Evidence]:
     stored_as = ",".join(dtypes_by_size(module.model.parameters()))
     if computed is None:
         value = stored_as
-        how = "the model's parameters"
+        how = "parameters() of the model"
     else:
         value = short_dtype(computed)
         how = "FSDP's mixed precision"
@@ -160,7 +160,9 @@ def _check_dtypes(module: Any) -> list[Evidence]:
     return [
         Evidence("dtype", value, how),
         Evidence("parameter_dtype", stored_as, "the shards"),
-        Evidence("master_dtype", ",".join(dtypes_by_size(masters)), "what the optimizer updates"),
+        Evidence(
+            "master_dtype", ",".join(dtypes_by_size(masters)), "param_groups of the optimizer"
+        ),
     ]
 
 

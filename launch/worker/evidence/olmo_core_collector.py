@@ -56,16 +56,16 @@ class OlmoCoreCollector:
         objects = TrainerObjects(None, model=module.model, optimizer=module.optim, step=steps_done)
         evidence += optimizer.check_decay(objects, requested.get(optimizer.DECAY))
         evidence += optimizer.check_adam(module.optim.param_groups, self._context.trainer)
-        total = int(self._trainer.max_steps)
+        steps = int(self._trainer.max_steps)
+        count = optimizer.StepCount(steps, source="Trainer.max_steps of OLMo-core")
         loader = self._trainer.data_loader
-        evidence += optimizer.check_steps(total, olmo_core.count_rows(loader), requested)
+        evidence += optimizer.check_steps(count, olmo_core.count_rows(loader), requested)
         evidence += order.check_olmo_core_order(loader, requested.get(order.SEED))
         evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT))
         mixture = requested.get(rows.MIXTURE)
         evidence += olmo_core.check_mixture(loader, self.row_record, mixture)
         self.report(evidence)
         if optimizer.RateCheck.is_requested(requested):
-            count = optimizer.StepCount(total)
             self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_rates, count)
         self._updates = Updates(objects)
 

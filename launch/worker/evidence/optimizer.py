@@ -37,7 +37,7 @@ _BETAS_OF_SCRIPT = {"olmo_core_finetune.py": (0.9, 0.95)}
 _EPSILON_OF_SCRIPT = {"reward_modeling.py": 1e-5}
 # With these flags the optimizer has settings of its own.
 _OTHER_SETTINGS = ("optim_args", "optimizer_kwargs", "optimizer_type")
-_GROUPS = "the rates of the optimizer's groups"
+_GROUPS = "lr in the optimizer's param_groups"
 
 Rates = Callable[[int], float]  # the rate of a step, by the optimizer steps that were done before
 
@@ -50,6 +50,7 @@ class StepCount:
     per_step: int = 1  # steps that the schedule makes in one optimizer step
     scheduled: int | None = None  # steps of the schedule in all; None: total * per_step
     rounds_up: bool = False  # whether a warm-up that is no whole number of steps is rounded up
+    source: str = "the trainer's own count"  # the attribute that has the steps
 
     @property
     def schedule_total(self) -> int:
@@ -105,7 +106,8 @@ def count_steps(
     all rows (finetune.py:676-703, dpo_tune_cache.py:433-459).
     """
     if objects.trainer is not None:
-        return StepCount(int(objects.trainer.state.max_steps), rounds_up=True)
+        of_run = int(objects.trainer.state.max_steps)
+        return StepCount(of_run, rounds_up=True, source="TrainerState.max_steps")
     arguments = objects.arguments
     if script == "reward_modeling.py":
         scheduled = getattr(arguments, "num_training_steps", None)
@@ -115,7 +117,9 @@ def count_steps(
         # (reward_modeling.py:288, accelerate/accelerator.py, `_do_sync`)
         passes = len(objects.dataloader)
         of_epoch = math.ceil(passes / int(arguments.gradient_accumulation_steps))
-        return StepCount(of_epoch * int(arguments.num_train_epochs), scheduled=int(scheduled))
+        of_run = of_epoch * int(arguments.num_train_epochs)
+        source = "args.num_train_epochs and the length of the data loader"
+        return StepCount(of_run, scheduled=int(scheduled), source=source)
     total = getattr(arguments, "max_train_steps", None)
     if total is None:
         return None
@@ -125,7 +129,7 @@ def count_steps(
     if epochs is not None and dataset is not None:
         passes = math.ceil(len(dataset) / int(arguments.per_device_train_batch_size))
         scheduled = epochs * math.ceil(passes / int(arguments.gradient_accumulation_steps))
-    return StepCount(int(total), ranks, scheduled)
+    return StepCount(int(total), ranks, scheduled, source="args.max_train_steps")
 
 
 def count_rows(objects: TrainerObjects) -> tuple[int, int] | None:
@@ -221,13 +225,18 @@ class RateCheck:
 
 
 def check_steps(
-    total: int | None, rows: tuple[int, int] | None, requested: Mapping[str, str]
+    count: StepCount | None, rows: tuple[int, int] | None, requested: Mapping[str, str]
 ) -> list[Evidence]:
-    """Return the finding on how many optimizer steps the trainer will make.
+    """Return the finding on how many optimizer steps the trainer will make. `count` is None if they
+    are not known.
 
     `rows`: those of an epoch and of an optimizer step; None if they are not known.
     """
-    how = "the steps that the trainer counts before the first one"
+    total = None
+    how = "the steps were not found"
+    if count is not None:
+        total = count.total
+        how = f"{count.source}, before the first step"
     if MAX_STEPS in requested:
         return [Evidence(MAX_STEPS, total, how).compare(requested[MAX_STEPS])]
     if EPOCHS not in requested:
@@ -266,11 +275,11 @@ def check_decay(objects: TrainerObjects, requested: str | None) -> list[Evidence
         return []
     groups = objects.optimizer.param_groups
     decays = _decays_of_matrices(objects, groups)
-    how = "the optimizer's groups of trained matrices"
+    how = "weight_decay in the optimizer's param_groups of trained matrices"
     if not decays:
         largest = max(groups, key=lambda group: sum(p.numel() for p in group["params"]))
         decays = {float(largest["weight_decay"])}
-        how = "the largest of the optimizer's groups"
+        how = "weight_decay in the largest of the optimizer's param_groups"
     value = ",".join(f"{decay:g}" for decay in sorted(decays))
     return [Evidence(DECAY, value, how).judge(requested, decays == {float(requested)})]
 
@@ -302,7 +311,7 @@ def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> 
         BETAS: {tuple(map(float, group["betas"])) for group in groups},
         EPSILON: {(float(group["eps"]),) for group in groups},
     }
-    how = "the optimizer's groups, against the trainer's flags and defaults"
+    how = "the optimizer's param_groups, against the trainer's flags and defaults"
     return [
         Evidence(name, "; ".join(map(_show, sorted(found[name]))), how).judge(
             _show(value), found[name] == {value}

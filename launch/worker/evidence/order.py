@@ -14,7 +14,7 @@ from ..dealing import fill_epoch
 from ..global_batches import find_sampler
 from ..wording import count_of
 from . import Evidence
-from .trainer_objects import TrainerObjects
+from .trainer_objects import TrainerObjects, class_name
 
 SEED = "seed"
 
@@ -150,7 +150,7 @@ def _check_sampler(loader: Any, requested: str) -> Evidence:
         batches = getattr(batches, "batch_sampler", None)
     generator = getattr(sampler, "generator", None)
     value = None if generator is None else int(generator.initial_seed())
-    how = "the generator of the sampler that deals the prompts"
+    how = f"the generator of {class_name(sampler)}, which deals the prompts"
     return Evidence(SEED, value, how).compare(requested)
 
 

@@ -37,15 +37,17 @@ def check_dtypes(objects: TrainerObjects) -> list[Evidence]:
         return [Evidence("dtype", None, "no parameters")]
     mixed = str(getattr(objects.accelerator, "mixed_precision", "no"))
     autocast = mixed == "bf16" and types[0] == "fp32" and objects.engine is None
-    how = "autocast over fp32 parameters" if autocast else "the model's parameters"
+    how = "autocast over fp32 parameters" if autocast else "parameters() of the model"
     computed = "bf16" if autocast else types[0]
     evidence = [
         Evidence("dtype", computed, how),
-        Evidence("parameter_dtype", ",".join(types), "the model's parameters, by decreasing size"),
+        Evidence(
+            "parameter_dtype", ",".join(types), "parameters() of the model, by decreasing size"
+        ),
     ]
     master = _master_dtype(objects)
     if master is not None:
-        evidence.append(Evidence("master_dtype", master, "what the optimizer updates"))
+        evidence.append(Evidence("master_dtype", master, "param_groups of the optimizer"))
     return evidence
 
 
@@ -99,7 +101,7 @@ def check_checkpointing(objects: TrainerObjects) -> Evidence:
     value = None
     if switches:
         value = "true" if any(switches) else "false"
-    how = f"{sum(switches)} of {len(switches)} modules have it on"
+    how = f"{sum(switches)} of {len(switches)} modules have gradient_checkpointing on"
     return Evidence("gradient_checkpointing", value, how)
 
 
@@ -110,13 +112,10 @@ def check_zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]
         absent = Evidence("zero_stage", 0, "no DeepSpeed engine trains")
         return [] if requested in (None, "0") else [absent]
     stage = int(engine.zero_optimization_stage())
-    how = "the DeepSpeed engine"
+    how = "DeepSpeedEngine.zero_optimization_stage()"
     if stage == 3:
         is_partitioned = [hasattr(parameter, "ds_id") for parameter in objects.model.parameters()]
-        how = (
-            f"the DeepSpeed engine; {sum(is_partitioned)} of {len(is_partitioned)} parameters "
-            "are partitioned"
-        )
+        how = f"{how}; {sum(is_partitioned)} of {len(is_partitioned)} parameters are partitioned"
     evidence = [Evidence("zero_stage", stage, how)]
     offloaded = []
     for name, config in (
@@ -127,7 +126,9 @@ def check_zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]
         if device != "none":
             offloaded.append(f"{name} on {device}")
     if offloaded:
-        evidence.append(Evidence("zero_offload", ", ".join(offloaded), "the DeepSpeed engine"))
+        evidence.append(
+            Evidence("zero_offload", ", ".join(offloaded), "the configuration of DeepSpeedEngine")
+        )
     return evidence
 
 
@@ -142,8 +143,8 @@ def check_clipping(
     """
     if objects.engine is not None:
         norm = float(objects.engine.gradient_clipping())
-        return judge_clipping(norm, "the DeepSpeed engine", requested)
-    how = "the trainer's own call before its first optimizer step"
+        return judge_clipping(norm, "DeepSpeedEngine.gradient_clipping()", requested)
+    how = "Accelerator.clip_grad_norm_() before the first optimizer step"
     return judge_clipping(trainer_norm or 0.0, how, requested)
 
 

@@ -12,7 +12,7 @@ from .. import columns, hooks
 from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence
-from .trainer_objects import TrainerObjects
+from .trainer_objects import TrainerObjects, class_name
 
 MIXTURE = "mixture"
 LIMIT = "max_seq_length"
@@ -186,26 +186,42 @@ def check_longest(objects: TrainerObjects, requested: str | None) -> list[Eviden
     arguments = objects.arguments if trainer is None else trainer.args
     collator = getattr(objects.dataloader, "collate_fn", None)
     collator = getattr(collator, "data_collator", collator)
-    limits = []
-    for owner, names in ((arguments, _LIMIT_ARGUMENTS), (collator, ("max_length",))):
-        values = [getattr(owner, name, None) for name in names]
-        limits += [value for value in values if isinstance(value, int)]
+    limits = find_limits(arguments, _LIMIT_ARGUMENTS)
+    limits += find_limits(collator, ("max_length",))
     dataset = getattr(objects.dataloader, "dataset", None)
     return [judge_limit(dataset, limits, requested)]
 
 
-def judge_limit(dataset: Any, limits: Sequence[int], requested: str) -> Evidence:
+@dataclass(frozen=True)
+class Limit:
+    """A number of tokens that a trainer cuts or drops rows at."""
+
+    tokens: int
+    attribute: str  # that has it: `SFTConfig.max_length`
+
+
+def find_limits(owner: Any, names: Sequence[str]) -> list[Limit]:
+    """Return the limits among the attributes of an object."""
+    limits = []
+    for name in names:
+        value = getattr(owner, name, None)
+        if isinstance(value, int):
+            limits.append(Limit(value, f"{class_name(owner)}.{name}"))
+    return limits
+
+
+def judge_limit(dataset: Any, limits: Sequence[Limit], requested: str) -> Evidence:
     """Compare the limits of a trainer, and the rows of its data set, with the requested limit."""
-    other = next((limit for limit in limits if str(limit) != requested), None)
-    if other is not None:
-        how = "the limit that the trainer cuts or drops rows at"
-        return Evidence(LIMIT, other, how).judge(requested, False)
+    for limit in limits:
+        if str(limit.tokens) != requested:
+            how = f"{limit.attribute}, at which the trainer cuts or drops rows"
+            return Evidence(LIMIT, limit.tokens, how).judge(requested, False)
     how = "the longest row of the data loader"
     names = [name for name in _TOKEN_COLUMNS if name in getattr(dataset, "column_names", ())]
     if not names or not hasattr(dataset, "data"):
         if not limits:
             return Evidence(LIMIT, None, "the trainer's limit was not found").judge(requested, None)
-        how = "the limit that the trainer's collator cuts at"
+        how = f"{limits[-1].attribute}, at which rows are cut"
         return Evidence(LIMIT, requested, how).judge(requested, True)
     longest = 0
     for name in names:

@@ -14,7 +14,7 @@ from ..trainer import TrainerProgram
 from . import Evidence
 from .precision import count_elements, dtypes_by_size
 from .tensors import stored
-from .trainer_objects import TrainerObjects
+from .trainer_objects import TrainerObjects, class_name
 
 _CHECKPOINT = "checkpoint"
 _SHOWN = 3
@@ -84,7 +84,7 @@ def check_template(tokenizer: Any, program: TrainerProgram, requested: str | Non
     if not isinstance(template, str):
         how = "the trainer's tokenizer was not found, or has no template"
         return Evidence("chat_template", None, how)
-    how = "the trainer's tokenizer"
+    how = f"{class_name(tokenizer)}.chat_template"
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
     name = _find_name(template, program, requested)
     if name is None:
@@ -138,7 +138,9 @@ def check_step(objects: TrainerObjects, requested: str | None) -> Evidence:
     """
     if objects.step is None:
         return Evidence("resumed_step", None, "the training loop was not found")
-    how = "the training loop"
+    how = "completed_steps of the training loop"
+    if objects.trainer is not None:
+        how = "TrainerState.global_step"
     if objects.checkpoint:
         how += f"; loaded {objects.checkpoint}"
     scheduled = _find_scheduled_step(objects)
@@ -163,7 +165,7 @@ def _find_scheduled_step(objects: TrainerObjects) -> int | None:
     return int(prepared.scheduler.last_epoch) // ranks
 
 
-_PARAMETERS = "the model's parameters"
+_PARAMETERS = "named_parameters() of the model"
 _ADAPTER = "lora_"
 
 
@@ -193,7 +195,7 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
     has_rank = [str(layer_rank) for layer_rank in ranks] == [rank]
     return [
         lora.judge(rank, has_rank and not others),
-        Evidence("base_dtype", stored, "the weights of the adapted layers"),
+        Evidence("base_dtype", stored, "LoraLayer.base_layer, the weights of the adapted layers"),
     ]
 
 
@@ -204,8 +206,8 @@ def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evi
     alpha / rank, or alpha / sqrt(rank) with rsLoRA (peft/tuners/lora/layer.py, update_layer).
     """
     found = {
-        "lora_alpha": (_find_alphas(model), "the scaling of the adapted layers"),
-        "lora_dropout": (_find_dropouts(model), "the dropout of the adapted layers"),
+        "lora_alpha": (_find_alphas(model), "LoraLayer.scaling of the adapted layers"),
+        "lora_dropout": (_find_dropouts(model), "LoraLayer.lora_dropout of the adapted layers"),
     }
     findings = []
     for name, (values, how) in found.items():
@@ -232,7 +234,9 @@ def check_adapter_start(objects: TrainerObjects, requested: str | None) -> list[
     trained = sum(bool(stored(matrix).any()) for matrix in second)
     found = "continue" if trained else "merged"
     note = f"{trained} of {len(second)} second matrices are not zero"
-    evidence = Evidence("lora_start", found, "the adapter before its first step", note=note)
+    evidence = Evidence(
+        "lora_start", found, "lora_B of the adapter before its first step", note=note
+    )
     return [evidence.judge(requested, bool(second) and found == requested)]
 
 

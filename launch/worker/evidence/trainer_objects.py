@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+_LIBRARIES = ("trl", "transformers", "accelerate", "torch", "deepspeed")
 _DEPTH = 40  # outer frames to search; the trainers' loops are within fifteen
 
 
@@ -26,6 +27,16 @@ class TrainerObjects:
     arguments: Any = None  # the script's own, of open-instruct
     step: int | None = None  # optimizer steps already done
     checkpoint: str | None = None
+
+
+def class_name(instance: Any) -> str:
+    """Return the class of an object by the name that its library has for it: that of a subclass
+    which launch makes of TRL's trainer is `DPOTrainer`.
+    """
+    for cls in type(instance).__mro__:
+        if cls.__module__.partition(".")[0] in _LIBRARIES:
+            return cls.__name__
+    return type(instance).__name__
 
 
 def unwrap(model: Any) -> Any:

@@ -183,7 +183,7 @@ def test_under_deepspeed_the_engines_clipping_counts() -> None:
     finding = precision.check_clipping(this, 0.3, "0.3")
     assert (finding.value, finding.how, finding.verdict) == (
         "1.0",
-        "the DeepSpeed engine",
+        "DeepSpeedEngine.gradient_clipping()",
         "refuted",
     )
 

@@ -113,6 +113,22 @@ def test_a_preference_trainer_of_trl_shows_its_loss(
     assert {item.what: item.value for item in found if item.verdict != "proven"} == refuted
 
 
+def test_a_refusal_names_the_attribute_of_trls_trainer() -> None:
+    """The entry trains with a class of its own, which nobody knows."""
+    trl = pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+
+    class Entry(trl.DPOTrainer):  # type: ignore[misc]
+        beta = 2.5
+
+        def __init__(self) -> None:
+            pass
+
+    (found,) = check_trl(Entry(), {"beta": "5.0"})
+    finding = found.finding(())
+    assert finding is not None
+    assert finding.message == "requested beta=5.0, but the trainer has 2.5 (DPOTrainer.beta)"
+
+
 def test_a_trainer_of_trl_without_a_beta_proves_none() -> None:
     (found,) = check_trl(SimpleNamespace(), {"beta": "0.1"})
     assert found.verdict == "unproven"

@@ -168,16 +168,19 @@ def test_a_trainer_rounds_its_warm_up_in_its_own_way(count: StepCount, warmup: i
 def test_the_steps_of_all_epochs(
     total: int | None, rows: tuple[int, int] | None, epochs: int, verdict: str
 ) -> None:
-    (found,) = optimizer.check_steps(total, rows, {"epochs": str(epochs)})
+    count = None if total is None else StepCount(total, source="TrainerState.max_steps")
+    (found,) = optimizer.check_steps(count, rows, {"epochs": str(epochs)})
     assert (found.what, found.verdict) == ("epochs", verdict)
 
 
 def test_a_number_of_steps_is_the_number_that_was_requested() -> None:
     requested = {"max_steps": "50"}
-    (same,) = optimizer.check_steps(50, (10_000, 8), requested)
-    (other,) = optimizer.check_steps(400, (10_000, 8), requested)
+    (same,) = optimizer.check_steps(StepCount(50), (10_000, 8), requested)
+    other_count = StepCount(400, source="TrainerState.max_steps")
+    (other,) = optimizer.check_steps(other_count, (10_000, 8), requested)
     assert (same.verdict, other.verdict) == ("proven", "refuted")
-    assert optimizer.check_steps(50, None, {}) == []
+    assert other.how == "TrainerState.max_steps, before the first step"
+    assert optimizer.check_steps(StepCount(50), None, {}) == []
 
 
 def decay_of(matrices: float, rest: float, *, embeddings: float | None = None) -> Evidence:
@@ -221,7 +224,10 @@ def test_the_largest_group_counts_where_deepspeed_holds_flat_copies() -> None:
     ]
     this = models.objects(models.model(), optimizer=torch.optim.AdamW(groups))
     (found,) = optimizer.check_decay(this, "0.1")
-    assert (found.verdict, found.how) == ("proven", "the largest of the optimizer's groups")
+    assert (found.verdict, found.how) == (
+        "proven",
+        "weight_decay in the largest of the optimizer's param_groups",
+    )
     assert optimizer.check_decay(this, None) == []
 
 
@@ -286,8 +292,9 @@ def test_the_steps_are_found_where_the_trainer_keeps_them() -> None:
         arguments=arguments,
     )
     # one rank would make ceil(ceil(150 / 2) / 4) = 19 steps of an epoch
-    assert optimizer.count_steps(this, "finetune.py", 2) == StepCount(20, 2, 38)
-    assert optimizer.count_steps(this, "finetune.py", None) == StepCount(20, 2)
+    source = "args.max_train_steps"
+    assert optimizer.count_steps(this, "finetune.py", 2) == StepCount(20, 2, 38, source=source)
+    assert optimizer.count_steps(this, "finetune.py", None) == StepCount(20, 2, source=source)
     assert optimizer.count_rows(this) == (150, 16)
     nothing = models.objects(models.model(), accelerator=this.accelerator)
     assert optimizer.count_steps(nothing, "finetune.py", 1) is None
@@ -309,7 +316,8 @@ def test_a_reward_models_last_step_has_the_rest_of_its_epoch() -> None:
         arguments=arguments,
     )
     count = optimizer.count_steps(this, "reward_modeling.py", 1)
-    assert count == StepCount(6, scheduled=5)
+    assert count is not None
+    assert (count.total, count.schedule_total) == (6, 5)
     check = RateCheck(request(warmup=0.0), optimizer.transformers_rates, count)
     rates = [PEAK * (5 - done) / 5 for done in range(6)]
     found = [finding for done, rate in enumerate(rates) for finding in check.step(done, [rate])]
@@ -329,4 +337,5 @@ def test_a_row_of_grpo_is_a_prompt_and_its_batch_counts_completions() -> None:
         models.model(), accelerator=SimpleNamespace(num_processes=1), trainer=trainer
     )
     assert optimizer.count_rows(this) == (192, 16)
-    assert optimizer.count_steps(this, None, 1) == StepCount(12, rounds_up=True)
+    count = StepCount(12, rounds_up=True, source="TrainerState.max_steps")
+    assert optimizer.count_steps(this, None, 1) == count

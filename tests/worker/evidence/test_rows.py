@@ -99,7 +99,8 @@ def of_lengths(lengths: list[int], *, cut: int = 10_000, column: str = "input_id
     ],
 )
 def test_the_longest_row(dataset: Any, limits: list[int], verdict: str, value: str | None) -> None:
-    finding = rows.judge_limit(dataset, limits, "8")
+    of_arguments = [rows.Limit(limit, "SFTConfig.max_length") for limit in limits]
+    finding = rows.judge_limit(dataset, of_arguments, "8")
     assert finding.verdict == verdict
     assert value is None or str(finding.value) == value
 
@@ -111,5 +112,6 @@ def test_the_limit_of_the_arguments_and_of_the_collator_is_read() -> None:
     objects = TrainerObjects(None, dataloader=loader, trainer=trainer)
     [finding] = rows.check_longest(objects, "8")
     assert (finding.verdict, finding.value) == ("refuted", 4)
+    assert str(finding.how).startswith("SimpleNamespace.max_length, at which")
     collator.max_length = 8
     assert rows.check_longest(objects, "8")[0].verdict == "proven"

@@ -1,0 +1,1 @@
+"""Planning's rules that need code; those that do not are rows of launch/rules/table.yaml."""

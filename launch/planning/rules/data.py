@@ -1,0 +1,171 @@
+"""The rules of the data of a plan: its rows against the batch, and what a trainer evaluates on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launch.config.recipe_keys import Packing, recipe_mapping
+from launch.config.schema import Family, Kind
+from launch.planning.data import count_rows, count_steps, count_steps_at_once
+from launch.planning.flags import Flag
+from launch.planning.packing import REFERENCE_ROWS
+from launch.planning.plan import Plan
+from launch.planning.rules.plan_rule import FlagsCase, plan_rule
+from launch.rules.code import failed, warned
+from launch.upstream.trainers import OLMO_CORE_DPO
+from launch.worker.evidence import FEW_STEPS
+from launch.worker.finding import Finding, Fix
+
+_VALIDATION = "data.validation"
+
+
+@plan_rule("data_split")
+def both_splits_have_rows(case: FlagsCase) -> Iterator[Finding]:
+    """A share of a few rows may be none of them, or all."""
+    for entry, structure in zip(case.inputs.mixture, case.data, strict=True):
+        if structure is None or entry.data is None or not isinstance(entry.data.validation, float):
+            continue
+        if structure.all_ and structure.validation in (0, structure.read):
+            share = entry.data.validation
+            use = "to validate" if structure.validation == 0 else "to train"
+            message = f"data.validation={share:g} of {structure.read} rows leaves none {use} on"
+            cure = Fix.of("set another share, or name a file with {0}", "data.validation=FILE")
+            yield failed(message, cure, entry.source.provenance.where)
+
+
+@plan_rule("data_small_epoch", allow=True)
+def epoch_fills_a_batch(case: FlagsCase) -> Iterator[Finding]:
+    """An epoch of fewer rows than a global batch makes steps of another size than requested, or none,
+    and no trainer reports it.
+    """
+    rows = _rows_of_epoch(case)
+    has_split_problem = any(True for _ in both_splits_have_rows.judge(case))
+    if rows is None or has_split_problem:
+        return
+    config = case.config
+    needed = case.batch.global_ // (config.recipe.samples_per_prompt or 1)
+    steps = count_steps_at_once(config)
+    if rows >= needed * steps:
+        return
+    held_out = sum(structure.validation or 0 for structure in case.data if structure)
+    available = f"{rows} rows ({held_out} are held out)" if held_out else f"{rows} rows"
+    if config.stage.kind == Kind.rlvr:
+        key = "prompts_per_step"
+        use = "a step"
+        if steps > 1:
+            use = f"the {steps} steps that flags.async_steps samples ahead"
+        batch_text = f"the {needed * steps} prompts of {use}"
+    else:
+        key = "global_batch_size"
+        batch_text = f"the global batch of {needed}"
+    message = f"an epoch has {available}, which is less than {batch_text}"
+    change = "add rows"
+    if rows >= steps:
+        change = f"set recipe.{key} to at most {rows // steps}"
+    cure = Fix.of(f"{change}, or {{0}}", "allow=[data_small_epoch]")
+    yield failed(message, cure, _place_of_data(case))
+
+
+@plan_rule("data_small_reference")
+def reference_pass_has_rows(case: FlagsCase) -> Iterator[Finding]:
+    """dpo.py fills the last batch of its reference pass up with the first rows, once
+    (data_loader.py:288), so that fewer rows than half of that batch fail in a reshape.
+    """
+    rows = _rows_of_epoch(case)
+    width = case.batch.width
+    size = REFERENCE_ROWS * case.batch.per_device * width
+    if case.trainer.name != OLMO_CORE_DPO or rows is None or 2 * rows >= size:
+        return
+    message = (
+        f"dpo.py's reference pass takes {size} rows at a time and fails with fewer than "
+        f"half: data has {rows}"
+    )
+    most = 2 * rows // (REFERENCE_ROWS * width)
+    cure = f"add rows: at least {size // 2}"
+    if most:
+        cure = f"set recipe.per_device_batch_size to at most {most}"
+    yield failed(message, cure, _place_of_data(case))
+
+
+def _rows_of_epoch(case: FlagsCase) -> int | None:
+    """Return the rows that an epoch trains on; None where they are not known, or where a packed row
+    holds several samples.
+    """
+    if case.config.recipe.packing == Packing.bins:
+        return None
+    return count_rows(case.inputs.mixture, case.data)
+
+
+def _place_of_data(case: FlagsCase) -> str | None:
+    return case.inputs.mixture[0].source.provenance.where
+
+
+@plan_rule("no_validation")
+def evaluation_has_data(case: FlagsCase) -> Iterator[Finding]:
+    """TRL fails where a flag makes it evaluate on a split that the data lacks (trl/scripts/sft.py:107,
+    trl/scripts/dpo.py:105).
+
+    Local data has only the split to train on and the one that data.validation makes.
+    """
+    if case.trainer.family != Family.trl:
+        return
+    strategy = case.flags.get("eval_strategy")
+    at_start = case.flags.get("eval_on_start")
+    if strategy is not None and str(strategy.value) != "no":
+        entry = case.inputs.mixture[0]
+        given = case.flags.get("dataset_test_split")
+        split = given.value if given else "test"
+        splits = [entry.split]
+        if case.config.data.validation is not None:
+            splits.append("validation")
+        if entry.source.local and split not in splits:
+            only = " and ".join(splits)
+            reason = f"evaluates on the split '{split}', and the data has only {only}"
+            yield _lacks_data(case, "eval_strategy", strategy, reason)
+    elif at_start is not None and str(at_start.value).lower() == "true":
+        reason = "evaluates, and has no data for it"
+        yield _lacks_data(case, "eval_on_start", at_start, reason)
+
+
+def _lacks_data(case: FlagsCase, name: str, flag: Flag, reason: str) -> Finding:
+    message = f"with flags.{name}={str(flag.value).lower()} {case.trainer.name} {reason}"
+    cure = Fix.of("set {0} or to a file", f"{_VALIDATION}=0.02")
+    return failed(message, cure, flag.provenance.where)
+
+
+@plan_rule("best_not_saved", severity="warning")
+def best_model_is_saved(plan: Plan) -> Iterator[Finding]:
+    """A model that is evaluated between two checkpoints may be the best one, and is lost."""
+    evaluated = plan.config.recipe.eval_steps
+    saved = plan.config.recipe.checkpoint_steps
+    if plan.config.data.validation is None or evaluated is None or saved is None:
+        return
+    if evaluated % saved == 0:
+        return
+    message = (
+        f"recipe.eval_steps={evaluated} evaluates between checkpoints, so the best one may "
+        "not be saved"
+    )
+    cure = f"set recipe.eval_steps to a multiple of recipe.checkpoint_steps ({saved})"
+    yield warned(message, cure, "recipe.eval_steps")
+
+
+@plan_rule("few_steps", severity="warning")
+def steps_are_more_than_a_smoke_test(plan: Plan) -> Iterator[Finding]:
+    """Nothing is learnt in a step or two, whose warm-up begins at a learning rate of 0."""
+    name = recipe_mapping(plan.config.trainer, "max_steps")
+    flag = plan.flags.get(name) if isinstance(name, str) else None
+    steps = flag.value if flag else plan.config.recipe.max_steps
+    where = flag.provenance.where if flag else plan.origins.of("recipe.max_steps").where
+    if not isinstance(steps, int) or steps < 1:  # all epochs
+        steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, None)
+        where = plan.origins.of("data.mix").where
+    if steps is None or steps > FEW_STEPS:
+        return
+    number = "1 optimizer step" if steps == 1 else f"{steps} optimizer steps"
+    message = (
+        f"nothing can be learnt in {number}: a warm-up begins at a learning rate of 0; the run "
+        "proves everything else"
+    )
+    cure = f"fine for a smoke test; a training takes more than {FEW_STEPS} steps"
+    yield warned(message, cure, where)
