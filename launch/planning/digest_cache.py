@@ -15,7 +15,7 @@ from launch.files import load_json, write_exact
 from launch.planning.model_folder import is_model_folder, is_no_part
 from launch.terminal import notify
 from launch.worker.json_codec import versioned
-from launch.worker.opened import FileState, file_state
+from launch.worker.opened import FileState, file_state, is_same_file
 
 _READERS = 4  # files at once; hashing lets other threads run
 _LARGE = 64 << 20  # bytes
@@ -31,7 +31,7 @@ _SETTLED = 2.0
 
 class DigestCache:
     """Digests files and folders. Results are cached in `file`, which may be missing, stale or not
-    writable.
+    writable. Another node may have written it: the number of a device does not count.
 
     `await_other` returns once another process has cached the digests of the same files; it is
     called once, before a large file is read.
@@ -120,5 +120,7 @@ class DigestCache:
 
     def _find(self, key: str, state: FileState) -> str | None:
         cached = self._cached.get(key)
-        is_current = isinstance(cached, list) and cached[:-1] == [*state]
-        return str(cached[-1]) if cached and is_current else None
+        if not isinstance(cached, list) or len(cached) != len(state) + 1:
+            return None
+        *known, digest = cached
+        return str(digest) if is_same_file(tuple(known), state) else None

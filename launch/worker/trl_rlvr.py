@@ -25,7 +25,7 @@ from .channel import EventWriter
 from .evidence import FEW_STEPS, Evidence
 from .expectations import PendingEvidence
 from .hooks import replaces
-from .opened import send_states
+from .opened import send_used
 from .sampler_weights import (
     MOST_LOGP_DIFFERENCE,
     count_called,
@@ -53,7 +53,7 @@ class Scorer:
         self.process = VerifierProcess(  # it ends with this one
             list(self.weights),
             option.seconds,
-            on_files=lambda files: send_states(files, events),
+            on_files=lambda files: send_used(files, events),
         )
         self._option = option
         self._events = events
