@@ -27,6 +27,7 @@ _OTHERS = (
     "base_changed",
     "bf16_sampling",
     "data_small_epoch",
+    "foreign_checkpoint",  # of a resume
     "import_fails",
     "incomplete_model",
     "model_changed",

@@ -169,8 +169,11 @@ def _run_recorded(  # noqa: PLR0917
     try:
         resumed = resume_plan(plan, start)
         _record_start(resumed, plan, folder)
+        if start.foreign is not None:
+            display.say(f"warning: {start.foreign}")
         if start.checkpoint is not None:
-            record_found(plan.folder, start.checkpoint.path)
+            is_foreign = start.foreign is not None
+            record_found(plan.folder, start.checkpoint.path, is_foreign=is_foreign)
         attempt = begin_attempt(plan.folder, start.checkpoint, start.incomplete)
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")

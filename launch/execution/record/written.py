@@ -111,9 +111,13 @@ def _read_line(line: Mapping[str, Any]) -> WrittenCheckpoint:
     )
 
 
-def record_found(run: Path, checkpoint: Path) -> None:
-    """Record a checkpoint that a resume begins with, unless it is recorded. Raises OSError."""
-    if checkpoint.name not in read_written(run):
+def record_found(run: Path, checkpoint: Path, *, is_foreign: bool = False) -> None:
+    """Record a checkpoint that a resume begins with, unless it is recorded. Raises OSError.
+
+    `is_foreign`: its files are others than those that an attempt has recorded, and are accepted;
+    that attempt has shown nothing about them.
+    """
+    if is_foreign or checkpoint.name not in read_written(run):
         _append(run, WrittenCheckpoint(checkpoint.name, None, checkpoint_files(checkpoint)))
 
 
