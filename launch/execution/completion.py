@@ -34,7 +34,7 @@ from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.evidence import Evidence
 from launch.worker.finding import Finding
 from launch.worker.patches import EVIDENCE_PATCHES
-from launch.worker.trl_rlvr import REFERENCE
+from launch.worker.trl_rlvr import required_sampling
 
 # values of recipe.loss for which the loss is -log sigmoid(beta x difference)
 _SIGMOID_LOSSES = (None, "dpo", "dpo_norm")
@@ -217,12 +217,8 @@ def required_proofs(plan: Plan) -> dict[str, str]:
     }
     if plan.config.stage.kind == Kind.rlvr:
         has_reference = bool(values_of(plan.flags).get("beta"))
-        proofs |= {
-            "rewards": "the verifiers'",
-            "samples_per_prompt": str(plan.flags["num_generations"].value),
-            "reference": REFERENCE[has_reference],
-            "sampler_weights": "trained",
-        }
+        samples = plan.flags["num_generations"].value
+        proofs |= required_sampling(samples, has_reference=has_reference)
     return proofs
 
 

@@ -38,6 +38,7 @@ from launch.execution.completion import (
 from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
+from launch.execution.inputs import refuse_changed_model, report_later_changes, snapshot_files
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
 from launch.execution.record.attempts import (
@@ -47,7 +48,6 @@ from launch.execution.record.attempts import (
     latest_attempt,
 )
 from launch.execution.record.changes import describe_changes
-from launch.execution.record.events import Event
 from launch.execution.record.evidence import (
     add_earlier_proofs,
     evidence_as_json,
@@ -65,11 +65,10 @@ from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
-from launch.files import append_json
 from launch.planning.adapter import ADAPTER_CONFIG
 from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
-from launch.planning.read_files import LoadedFiles, describe_later, snapshot_inputs
+from launch.planning.read_files import LoadedFiles
 from launch.planning.rlvr import refuse_untested_trainer
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
@@ -95,10 +94,11 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     proven = _run_preflight(plan, display, asks_parser=True)
     display.say(f"{plan.stage} with {plan.trainer}: {plan.upstream.description}")
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
+    refuse_changed_model(plan)
     prepare_inputs(plan, display.say)
     if start.checkpoint is None:
         refuse_data(plan)
-    inputs = _snapshot(plan, proven)
+    inputs = snapshot_files(plan, proven)
     clear_run_folder(plan, start, display.say)
     base = digest_base(plan)
     with _prepared(plan, display) as folder:
@@ -114,7 +114,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         outcome = verify_inputs(outcome, inputs, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
-        _report_later_changes(folder, inputs, display)
+        report_later_changes(folder, inputs, display)
     if outcome.exit_code == EXIT_DONE:
         _announce_done(outcome, plan, display)
     elif outcome.exit_code != supervised.exit_code:  # supervise() could not announce this cause
@@ -247,7 +247,7 @@ def run_steps(
     with run_lock(plan.folder, display.say):
         proven = {} if inspected else _run_preflight(plan, display, ends_after=steps)
         prepare_inputs(plan, display.say)
-        inputs = _snapshot(plan, proven)
+        inputs = snapshot_files(plan, proven)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
             if run_ranks is None:
@@ -274,7 +274,7 @@ def build_cache(planned: Plan, display: Display) -> int:
     with run_lock(plan.folder, display.say):
         proven = _run_preflight(plan, display, asks_parser=True)
         prepare_inputs(plan, display.say)
-        inputs = _snapshot(plan, proven)
+        inputs = snapshot_files(plan, proven)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
             folder.events.unlink(missing_ok=True)
@@ -317,32 +317,6 @@ def build_execution(plan: Plan, inputs: LoadedFiles) -> Execution:
     watch_config = replace(build_watch_config(plan), inputs=inputs)
     execution = Execution(plan.command, plan.env, plan.unset, watch_config=watch_config)
     return replace(execution, recorded=()) if plan.only_tokenizes else execution
-
-
-def _snapshot(plan: Plan, proven: Mapping[Path, str]) -> LoadedFiles:
-    """Return the files that the plan's processes are to load, as they are now.
-
-    `proven`: the digests of what the verifiers used in the reward proof.
-
-    Raises UserError: input_changed.
-    """
-    digests = plan.machine.digests
-    inputs = snapshot_inputs(plan, digests.of, proven)
-    digests.save()
-    return LoadedFiles(inputs, digests.of)
-
-
-def _report_later_changes(folder: RunFolder, inputs: LoadedFiles, display: Display) -> None:
-    """Report and record the inputs that have changed since they were loaded as planned."""
-    changes = inputs.find_later_changes()
-    if not changes:
-        return
-    message = describe_later(changes)
-    display.say(f"warning: {message}")
-    attempt = max(1, latest_attempt(folder.path))
-    event = Event("warning", time.time(), 0, {"message": message}, attempt)
-    with contextlib.suppress(OSError):
-        append_json(folder.events, event.as_json())
 
 
 def _run_preflight(

@@ -44,6 +44,19 @@ _RECORDED = 10  # prompts whose completions are recorded at the start, in the mi
 _Trainer: Any = object  # TRL's trainer takes its place when `rlvr_class` joins the two
 
 
+def required_sampling(samples: object, *, has_reference: bool) -> dict[str, str]:
+    """Return what a run has to show of its sampling: the requested value by the evidence's key.
+
+    `samples`: of each prompt. `has_reference`: whether recipe.kl_beta is above 0.
+    """
+    return {
+        "rewards": "the verifiers'",
+        "samples_per_prompt": str(samples),
+        "reference": REFERENCE[has_reference],
+        "sampler_weights": "trained",
+    }
+
+
 class Scorer:
     """Scores completions with the verifiers of a run."""
 
@@ -141,12 +154,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._scorer.end_ids = frozenset(self.eos_token_ids)
-        requested = {
-            "rewards": "the verifiers'",
-            "samples_per_prompt": str(self.num_generations),
-            "reference": REFERENCE[self.beta > 0],
-            "sampler_weights": "trained",
-        }
+        requested = required_sampling(self.num_generations, has_reference=self.beta > 0)
         self._pending.expect(requested)
         if self.use_vllm:
 
