@@ -159,6 +159,10 @@ def _is_indexed(name: str, index: Path) -> bool:
 def _adapter_faults(folder: Path) -> Iterator[str]:
     """Yield what is wrong with an adapter's configuration and weights."""
     yield from _json_faults(folder / "adapter_config.json")
+    for name in _WEIGHT_FILES:
+        if (folder / name).exists() or (folder / f"{name}.index.json").exists():
+            yield f"it holds an adapter (adapter_config.json) and a whole model ({name})"
+            return
     for name in _ADAPTER_FILES:
         if (folder / name).exists():
             yield from _file_faults(folder / name)
