@@ -62,7 +62,7 @@ from launch.execution.record.run import Run, command_for
 from launch.execution.record.written import record_found
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
-from launch.execution.supervise.supervisor import Execution, supervise
+from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
 from launch.planning.adapter import ADAPTER_CONFIG
@@ -210,15 +210,16 @@ def _record_end(
     folder: RunFolder, outcome: Outcome, evidence: tuple[Evidence, ...], display: Display | None
 ) -> None:
     """Write DONE or FAILED first: an error in what follows must not change the outcome."""
-    try:
-        folder.finish(outcome)
-    except OSError as error:
-        if display is not None:
-            display.say(f"warning: the outcome could not be recorded in {folder.path}: {error}")
-    with contextlib.suppress(OSError):
-        drop_repeated_steps(folder.metrics)
-    with contextlib.suppress(OSError):
-        folder.write_json("evidence.json", evidence_as_json(evidence))
+    with hold_signals():
+        try:
+            folder.finish(outcome)
+        except OSError as error:
+            if display is not None:
+                display.say(f"warning: the outcome could not be recorded in {folder.path}: {error}")
+        with contextlib.suppress(OSError):
+            drop_repeated_steps(folder.metrics)
+        with contextlib.suppress(OSError):
+            folder.write_json("evidence.json", evidence_as_json(evidence))
     if display is not None:
         for line in evidence_table(evidence):
             display.say(line)

@@ -72,6 +72,8 @@ class LoadedFiles:
         """Add a file that a process has used, in the state that it saw."""
         folder = next((each for each in self.planned.folders if each in path.parents), None)
         if use == "load" and folder is not None:
+            if is_no_part(path.relative_to(folder).as_posix()):
+                return
             self._listed.setdefault(folder, set()).add(path)
         if use == "write":
             self._add_rewritten(path)

@@ -229,6 +229,23 @@ def test_what_another_node_writes_last_belongs_to_the_checkpoint(
     assert find_change(tmp_path, checkpoint) is not None
 
 
+def test_the_hidden_index_of_a_sharded_checkpoint_belongs_to_it(tmp_path: Path) -> None:
+    """torch.distributed.checkpoint unpickles it."""
+    checkpoint = tmp_path / "model" / "checkpoint-10"
+    checkpoint.parent.mkdir()
+    begin_attempt(tmp_path, None, ())
+    recorder = CheckpointRecorder(tmp_path, checkpoint.parent)
+    write(checkpoint)
+    (checkpoint / ".metadata").write_bytes(b"index")
+    (checkpoint / ".nfs0001").write_bytes(b"a file that is removed while it is open")
+    recorder.record_new(is_whole=True)
+    recorder.close(is_writing=False)
+    (checkpoint / ".nfs0001").unlink()
+    assert find_change(tmp_path, checkpoint) is None
+    (checkpoint / ".metadata").write_bytes(b"INDEX")
+    assert find_change(tmp_path, checkpoint) == ".metadata changed"
+
+
 def test_a_file_whose_device_has_another_number_is_not_read_again(tmp_path: Path) -> None:
     """As on another node, or after the file system was mounted again."""
     checkpoint = run_with(tmp_path)
