@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import threading
 import time
@@ -43,7 +44,8 @@ class DigestCache:
         self._cached: dict[str, list[object]] = {}
         self._changed = False
         self._bytes_read = 0
-        self._reported = time.monotonic()  # when a line about the reading was last due
+        self._last_read = -math.inf
+        self._reported = 0.0  # when a line about the reading was last due
         self._lock = threading.Lock()
         self._load()
 
@@ -113,6 +115,9 @@ class DigestCache:
         with self._lock:
             self._bytes_read += size
             now = time.monotonic()
+            if now - self._last_read > _PROGRESS_EVERY:  # nothing was read for a while
+                self._reported = now
+            self._last_read = now
             if now - self._reported < _PROGRESS_EVERY:
                 return
             self._reported = now
