@@ -10,8 +10,6 @@ import shlex
 import signal
 import sys
 
-from launch.worker.finding import Finding
-
 if sys.version_info < (3, 11):  # noqa: UP036  before anything is imported that an older Python cannot read
     print(
         f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}",
@@ -19,17 +17,21 @@ if sys.version_info < (3, 11):  # noqa: UP036  before anything is imported that 
     )
     raise SystemExit(2)
 
-from collections.abc import Sequence
-from pathlib import Path
-from traceback import format_exception
-from types import FrameType, TracebackType
+try:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from traceback import format_exception
+    from types import FrameType, TracebackType
 
-from launch.commands.verbs import VERBS, VISIBLE
-from launch.config.line import parse_line, refuse_rank
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError, path_problem
-from launch.external import configure_logging
-from launch.resources import ROOT
-from launch.terminal import echo, notify
+    from launch.commands.verbs import VERBS, VISIBLE
+    from launch.config.line import parse_line, refuse_rank
+    from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError, path_problem
+    from launch.external import configure_logging
+    from launch.resources import ROOT
+    from launch.terminal import echo, notify
+    from launch.worker.finding import Finding
+except KeyboardInterrupt:  # `main` reports one that comes later
+    raise SystemExit(130) from None
 
 _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)

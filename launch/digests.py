@@ -17,6 +17,8 @@ from launch.files import open_file
 Digest = Callable[[Path], str | None]
 _BLOCK = 1 << 20  # bytes
 _DIGITS = 16
+# which torch.distributed.checkpoint unpickles, and that of OLMo-core
+_INDEXES = (".metadata", ".metadata.json")
 _SHOWN = 2  # changes that a sentence names
 
 
@@ -38,8 +40,8 @@ def files_below(
 ) -> Iterator[str]:
     """Yield the names of all files below a folder, relative to it and in order.
 
-    A hidden file or folder is no part of it, and neither is one of which `is_left_out` holds, which
-    is called with the relative name of each.
+    A hidden file or folder is no part of it, but for the index of a sharded checkpoint, and neither
+    is one of which `is_left_out` holds, which is called with the relative name of each.
     """
     yield from _files_in(folder, "", is_left_out)
 
@@ -47,7 +49,8 @@ def files_below(
 def _files_in(folder: Path, above: str, is_left_out: Callable[[str], bool]) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         name = f"{above}{path.name}"
-        if path.name.startswith(".") or is_left_out(name):
+        is_hidden = path.name.startswith(".") and path.name not in _INDEXES
+        if is_hidden or is_left_out(name):
             continue
         if path.is_dir():
             yield from _files_in(path, f"{name}/", is_left_out)

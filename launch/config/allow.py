@@ -26,6 +26,7 @@ _WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
 # Problems which no list of rules has.
 _OTHERS = (
     "base_changed",
+    "foreign_checkpoint",  # of a resume
     "import_fails",
     "incomplete_model",
     "model_changed",

@@ -21,7 +21,7 @@ from launch.planning.chat_template import read_template
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import resolve_run, run_name
-from launch.planning.model_folder import find_model_faults, hub_snapshot
+from launch.planning.model_folder import find_foreign_pickle, find_model_faults, hub_snapshot
 from launch.planning.saved_model import EXPORT, run_of
 from launch.worker.model_loading import ModelRequest
 
@@ -168,12 +168,12 @@ def _find_checkpoint(name: str, runs: Path) -> Path | None:
 def _refuse_replaced(checkpoint: Path) -> None:
     """Raise UserError (model_changed) if a checkpoint of a run is not the one that the run wrote."""
     run = checkpoint.parents[1]
+    change = find_foreign_pickle(checkpoint)
     written = read_written(run).get(checkpoint.name)
-    if written is None:
-        return
-    digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
-    change = written.find_change(checkpoint, digests.of)
-    digests.save(create_folder=False)
+    if written is not None and change is None:
+        digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
+        change = written.find_change(checkpoint, digests.of)
+        digests.save(create_folder=False)
     if change is not None:
         message = f"{checkpoint} is not the checkpoint that its run wrote: {change}"
         cure = "restore the file, or move the changed model to a folder of its own and name that"

@@ -21,7 +21,6 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import describe_early_stop
 from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import checkpoint_step
-from launch.execution.record.events import read_opened
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.run import Run
@@ -30,12 +29,12 @@ from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
 from launch.planning.model_folder import BrokenFileError, find_other_tensor
 from launch.planning.plan import Plan
-from launch.planning.read_files import CHANGED, ReadFiles, describe
+from launch.planning.read_files import CHANGED, LoadedFiles, describe
 from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.evidence import Evidence
 from launch.worker.finding import Finding
 from launch.worker.patches import EVIDENCE_PATCHES
-from launch.worker.trl_rlvr import REFERENCE
+from launch.worker.trl_rlvr import required_sampling
 
 # values of recipe.loss for which the loss is -log sigmoid(beta x difference)
 _SIGMOID_LOSSES = (None, "dpo", "dpo_norm")
@@ -177,24 +176,18 @@ def verify_evidence(
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=unmet[0].id)
 
 
-def verify_inputs(outcome: Outcome, plan: Plan, run: Run, inputs: ReadFiles) -> Outcome:
-    """Return `outcome`, or a stopped one if a file that the trainer has read is not the planned one.
+def verify_inputs(outcome: Outcome, inputs: LoadedFiles, allow: Collection[str]) -> Outcome:
+    """Return `outcome`, or a stopped one if a file that the run has loaded is not the planned one.
 
-    Compared are the files now, and the states in which the trainer reports that it opened them.
+    A run that trains compares them itself when it has loaded them.
     """
-    if outcome.exit_code != EXIT_DONE or CHANGED in plan.config.allow:
+    if outcome.exit_code != EXIT_DONE or CHANGED in allow:
         return outcome
-    digests = DigestCache(plan.cache / "digests.json")
-    latest = max(1, latest_attempt(run.folder))
-    opened = [read_opened(event) for event in run.events("opened") if event.attempt == latest]
-    changes = inputs.find_changes(digests.of)
-    known = [file for file in opened if file is not None]
-    changes += inputs.find_others(known, digests.of)
-    changes += inputs.find_reported(known)
-    digests.save()
-    if not changes:
+    inputs.compare()
+    if not inputs.changes:
         return outcome
-    return replace(outcome, exit_code=EXIT_STOPPED, cause=describe(changes), cause_id=CHANGED)
+    cause = describe(inputs.changes)
+    return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=CHANGED)
 
 
 def _read_early_stop(run: Run, step: int) -> str | None:
@@ -224,12 +217,8 @@ def required_proofs(plan: Plan) -> dict[str, str]:
     }
     if plan.config.stage.kind == Kind.rlvr:
         has_reference = bool(values_of(plan.flags).get("beta"))
-        proofs |= {
-            "rewards": "the verifiers'",
-            "samples_per_prompt": str(plan.flags["num_generations"].value),
-            "reference": REFERENCE[has_reference],
-            "sampler_weights": "trained",
-        }
+        samples = plan.flags["num_generations"].value
+        proofs |= required_sampling(samples, has_reference=has_reference)
     return proofs
 
 

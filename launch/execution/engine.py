@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch import resources
-from launch.check.machine.rules import preflight
+from launch.check.machine.reward import proven_files
+from launch.check.machine.rules import inspect_fast, stopping_problems, warnings
 from launch.config.schema import Tracking
 from launch.errors import (
     EXIT_DONE,
@@ -37,6 +38,7 @@ from launch.execution.completion import (
 from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
+from launch.execution.inputs import refuse_changed_model, report_later_changes, snapshot_files
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
 from launch.execution.record.attempts import (
@@ -60,24 +62,26 @@ from launch.execution.record.run import Run, command_for
 from launch.execution.record.written import record_found
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
-from launch.execution.supervise.supervisor import Execution, supervise
+from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
 from launch.planning.adapter import ADAPTER_CONFIG
-from launch.planning.digest_cache import DigestCache
 from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
-from launch.planning.read_files import read_files, refuse_changed_inputs
+from launch.planning.read_files import LoadedFiles
 from launch.planning.rlvr import refuse_untested_trainer
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 
-RankRunner = Callable[[Plan, RunFolder, Display], Outcome]  # runs a plan's processes to their end
+# runs a plan's processes to their end, and compares the files that they load
+RankRunner = Callable[[Plan, RunFolder, Display, LoadedFiles], Outcome]
 
 
-def run_on_this_machine(plan: Plan, folder: RunFolder, display: Display) -> Outcome:
+def run_on_this_machine(
+    plan: Plan, folder: RunFolder, display: Display, inputs: LoadedFiles
+) -> Outcome:
     """Run all ranks of the plan on this machine."""
-    return supervise(build_execution(plan), folder, display)
+    return supervise(build_execution(plan, inputs), folder, display)
 
 
 def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_machine) -> int:
@@ -87,19 +91,18 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     """
     wait_for_orphans(plan.model_dir, display.say)
     start = decide_start(plan)
-    _run_preflight(plan, display, asks_parser=True)
+    proven = _run_preflight(plan, display, asks_parser=True)
     display.say(f"{plan.stage} with {plan.trainer}: {plan.upstream.description}")
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
+    refuse_changed_model(plan)
     prepare_inputs(plan, display.say)
     if start.checkpoint is None:
         refuse_data(plan)
-    digests = DigestCache(plan.cache / "digests.json")
-    refuse_changed_inputs(plan, digests.of)
+    inputs = snapshot_files(plan, proven)
     clear_run_folder(plan, start, display.say)
-    inputs = read_files(plan, digests.of)
     base = digest_base(plan)
     with _prepared(plan, display) as folder:
-        supervised = _run_recorded(plan, start, folder, display, run_ranks)
+        supervised = _run_recorded(plan, start, folder, display, run_ranks, inputs)
         run = Run(folder.path)
         checkpoint = start.checkpoint.path if start.checkpoint is not None else None
         evidence = _read_evidence(plan, run, required_proofs(plan), checkpoint)
@@ -108,9 +111,10 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         outcome = verify_completion(outcome, plan, run)
         outcome = add_validation(outcome, plan, run)
         outcome = verify_evidence(outcome, evidence, plan.config.allow)
-        outcome = verify_inputs(outcome, plan, run, inputs)
+        outcome = verify_inputs(outcome, inputs, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
+        report_later_changes(folder, inputs, display)
     if outcome.exit_code == EXIT_DONE:
         _announce_done(outcome, plan, display)
     elif outcome.exit_code != supervised.exit_code:  # supervise() could not announce this cause
@@ -150,8 +154,13 @@ def _describe_output(plan: Plan) -> str:
     return f"the model is in {plan.model_dir}"
 
 
-def _run_recorded(
-    plan: Plan, start: AttemptStart, folder: RunFolder, display: Display, run_ranks: RankRunner
+def _run_recorded(  # noqa: PLR0917
+    plan: Plan,
+    start: AttemptStart,
+    folder: RunFolder,
+    display: Display,
+    run_ranks: RankRunner,
+    inputs: LoadedFiles,
 ) -> Outcome:
     """Record the start and run the ranks. An error of this process meanwhile (a full disk, a
     signal) becomes an outcome.
@@ -160,15 +169,18 @@ def _run_recorded(
     try:
         resumed = resume_plan(plan, start)
         _record_start(resumed, plan, folder)
+        if start.foreign is not None:
+            display.say(f"warning: {start.foreign}")
         if start.checkpoint is not None:
-            record_found(plan.folder, start.checkpoint.path)
+            is_foreign = start.foreign is not None
+            record_found(plan.folder, start.checkpoint.path, is_foreign=is_foreign)
         attempt = begin_attempt(plan.folder, start.checkpoint, start.incomplete)
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
         elif attempt > 1:
             display.say(f"attempt {attempt}: the previous one ended before its first step")
         with _tracking(plan, display):
-            return run_ranks(resumed, folder, display)
+            return run_ranks(resumed, folder, display, inputs)
     except KeyboardInterrupt as interrupt:
         cause = f"interrupted by {interrupt}" if str(interrupt) else "interrupted by SIGINT"
         outcome = Outcome(EXIT_INTERRUPTED, time.monotonic() - began, 0, None, cause=cause)
@@ -198,15 +210,16 @@ def _record_end(
     folder: RunFolder, outcome: Outcome, evidence: tuple[Evidence, ...], display: Display | None
 ) -> None:
     """Write DONE or FAILED first: an error in what follows must not change the outcome."""
-    try:
-        folder.finish(outcome)
-    except OSError as error:
-        if display is not None:
-            display.say(f"warning: the outcome could not be recorded in {folder.path}: {error}")
-    with contextlib.suppress(OSError):
-        drop_repeated_steps(folder.metrics)
-    with contextlib.suppress(OSError):
-        folder.write_json("evidence.json", evidence_as_json(evidence))
+    with hold_signals():
+        try:
+            folder.finish(outcome)
+        except OSError as error:
+            if display is not None:
+                display.say(f"warning: the outcome could not be recorded in {folder.path}: {error}")
+        with contextlib.suppress(OSError):
+            drop_repeated_steps(folder.metrics)
+        with contextlib.suppress(OSError):
+            folder.write_json("evidence.json", evidence_as_json(evidence))
     if display is not None:
         for line in evidence_table(evidence):
             display.say(line)
@@ -233,16 +246,17 @@ def run_steps(
         run_ranks: run the processes until then, when they are not all on this machine.
     """
     with run_lock(plan.folder, display.say):
-        if not inspected:
-            _run_preflight(plan, display, ends_after=steps)
+        proven = {} if inspected else _run_preflight(plan, display, ends_after=steps)
         prepare_inputs(plan, display.say)
+        inputs = snapshot_files(plan, proven)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
             if run_ranks is None:
-                execution = replace(build_execution(plan), stop_after=steps, seconds=seconds)
+                execution = build_execution(plan, inputs)
+                execution = replace(execution, stop_after=steps, seconds=seconds)
                 outcome = supervise(execution, folder, display)
             else:
-                outcome = run_ranks(plan, folder, display)
+                outcome = run_ranks(plan, folder, display, inputs)
             run = Run(folder.path)
             evidence = _read_evidence(plan, run)
             if outcome.steps < steps:
@@ -259,12 +273,13 @@ def build_cache(planned: Plan, display: Display) -> int:
     """
     plan = plan_cache_pass(planned)
     with run_lock(plan.folder, display.say):
-        _run_preflight(plan, display, asks_parser=True)
+        proven = _run_preflight(plan, display, asks_parser=True)
         prepare_inputs(plan, display.say)
+        inputs = snapshot_files(plan, proven)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
             folder.events.unlink(missing_ok=True)
-            outcome = run_on_this_machine(plan, folder, display)
+            outcome = run_on_this_machine(plan, folder, display, inputs)
         if outcome.exit_code != EXIT_DONE:
             return outcome.exit_code
         dataset = read_dataset_event(Run(folder.path))
@@ -298,36 +313,29 @@ def report_finished(plan: Plan, display: Display) -> None:
         refuse_changes(plan.folder, plan.config.allow)
 
 
-def build_execution(plan: Plan) -> Execution:
+def build_execution(plan: Plan, inputs: LoadedFiles) -> Execution:
     """Return what the supervisor needs to run all ranks of the plan on this machine."""
-    execution = Execution(
-        plan.command,
-        plan.env,
-        plan.unset,
-        watch_config=replace(build_watch_config(plan), find_changes=_input_changes(plan)),
-    )
+    watch_config = replace(build_watch_config(plan), inputs=inputs)
+    execution = Execution(plan.command, plan.env, plan.unset, watch_config=watch_config)
     return replace(execution, recorded=()) if plan.only_tokenizes else execution
-
-
-def _input_changes(plan: Plan) -> Callable[[], list[str]]:
-    """Return what finds the inputs that have changed since this call."""
-    digests = DigestCache(plan.cache / "digests.json")
-    inputs = read_files(plan, digests.of)
-    return lambda: inputs.find_changes(digests.of)
 
 
 def _run_preflight(
     plan: Plan, display: Display, *, asks_parser: bool = False, ends_after: int | None = None
-) -> None:
+) -> Mapping[Path, str]:
     """Raise UserError with the reasons why this machine cannot run the plan; print warnings and
     what `allow` permits.
+
+    Returns the digests of the files that the verifiers used in the reward proof.
     """
     refuse_untested_trainer(plan.config)
-    problems, warnings = preflight(plan, asks_parser=asks_parser, ends_after=ends_after)
+    findings = inspect_fast(plan, asks_parser=asks_parser, ends_after=ends_after)
+    problems = stopping_problems(findings)
     if problems:
         raise UserError(problems)
-    for warning in warnings:
+    for warning in warnings(findings):
         display.say(f"warning: {warning}")
+    return proven_files(findings)
 
 
 @contextmanager

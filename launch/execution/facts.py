@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from launch.execution.record.events import is_number
 from launch.worker.finding import Finding
+from launch.worker.opened import UsedFile
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ class TotalSteps(Fact):
 
 class NewOutput(Fact):
     """A rank printed a line that it had not printed recently."""
+
+
+@dataclass(frozen=True)
+class FileUsed(Fact):
+    """The trainer or a verifier has used a file of the user's."""
+
+    file: UsedFile
 
 
 @dataclass(frozen=True)

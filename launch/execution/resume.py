@@ -35,6 +35,8 @@ class AttemptStart:
 
     checkpoint: Checkpoint | None = None  # checkpoint to resume from; None for the first step
     incomplete: tuple[Checkpoint, ...] = ()  # checkpoints to move out of the trainer's way
+    # why the checkpoint is not this run's, which `allow` accepts; None for one that the run wrote
+    foreign: Finding | None = None
     # Why the run starts over, so that the whole folder is archived first; None if it does not.
     restart_reason: str | None = None
 
@@ -95,16 +97,39 @@ def decide_start(plan: Plan) -> AttemptStart:
     # The last one is the one that upstream finds: it prefers step_ folders to epoch_ ones, whatever
     # their number (utils.py:793).
     chosen = complete[-1]
-    contradiction = _find_contradiction(plan, chosen)
-    if contradiction is not None:
-        message = f"{chosen.path} is not a checkpoint that this run wrote: {contradiction}"
-        sentence = (
-            f"move it out of {plan.model_dir}; the run then resumes from an earlier one, "
-            f"or {_RESTART.sentence}"
+    foreign = _find_foreign(plan, complete)
+    if foreign is not None and foreign.stops:
+        raise UserError(foreign)
+    return AttemptStart(chosen, tuple(incomplete), foreign)
+
+
+def _find_foreign(plan: Plan, complete: list[Checkpoint]) -> Finding | None:
+    """Return the problem of the last complete checkpoint if the run's record contradicts it.
+
+    The cure moves it, and each before it that is contradicted too, out of the way of the last one
+    that is the run's.
+    """
+    contradiction = _find_contradiction(plan, complete[-1])
+    if contradiction is None:
+        return None
+    accept = "allow=[foreign_checkpoint]"
+    others = [complete[-1].path.name]
+    own = None
+    for checkpoint in reversed(complete[:-1]):
+        if _find_contradiction(plan, checkpoint) is None:
+            own = checkpoint
+            break
+        others.append(checkpoint.path.name)
+    cure = Fix.of(f"{_RESTART.sentence}, or {{1}} resumes from it as it is", *_RESTART.ways, accept)
+    if own is not None:
+        cure = Fix.of(
+            f"move {', '.join(others)} out of {plan.model_dir}, and the run resumes from "
+            f"{own.path.name}; {cure.sentence}",
+            *cure.ways,
         )
-        cure = Fix.of(sentence, *_RESTART.ways)
-        raise refusal("foreign_checkpoint", message, None, cure)
-    return AttemptStart(chosen, tuple(incomplete))
+    message = f"{complete[-1].path} is not a checkpoint that this run wrote: {contradiction}"
+    problem = Finding.error("foreign_checkpoint", message, None, cure)
+    return problem.apply_allow(plan.config.allow)
 
 
 def resume_problems(plan: Plan) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import threading
 import time
@@ -15,7 +16,7 @@ from launch.files import load_json, write_exact
 from launch.planning.model_folder import is_model_folder, is_no_part
 from launch.terminal import notify
 from launch.worker.json_codec import versioned
-from launch.worker.opened import FileState, file_state
+from launch.worker.opened import FileState, file_state, is_same_file
 
 _READERS = 4  # files at once; hashing lets other threads run
 _LARGE = 64 << 20  # bytes
@@ -31,7 +32,7 @@ _SETTLED = 2.0
 
 class DigestCache:
     """Digests files and folders. Results are cached in `file`, which may be missing, stale or not
-    writable.
+    writable. Another node may have written it: the number of a device does not count.
 
     `await_other` returns once another process has cached the digests of the same files; it is
     called once, before a large file is read.
@@ -43,7 +44,8 @@ class DigestCache:
         self._cached: dict[str, list[object]] = {}
         self._changed = False
         self._bytes_read = 0
-        self._reported = time.monotonic()  # when a line about the reading was last due
+        self._last_read = -math.inf
+        self._reported = 0.0  # when a line about the reading was last due
         self._lock = threading.Lock()
         self._load()
 
@@ -113,6 +115,9 @@ class DigestCache:
         with self._lock:
             self._bytes_read += size
             now = time.monotonic()
+            if now - self._last_read > _PROGRESS_EVERY:  # nothing was read for a while
+                self._reported = now
+            self._last_read = now
             if now - self._reported < _PROGRESS_EVERY:
                 return
             self._reported = now
@@ -120,5 +125,7 @@ class DigestCache:
 
     def _find(self, key: str, state: FileState) -> str | None:
         cached = self._cached.get(key)
-        is_current = isinstance(cached, list) and cached[:-1] == [*state]
-        return str(cached[-1]) if cached and is_current else None
+        if not isinstance(cached, list) or len(cached) != len(state) + 1:
+            return None
+        *known, digest = cached
+        return str(digest) if is_same_file(tuple(known), state) else None

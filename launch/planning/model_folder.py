@@ -6,15 +6,18 @@ Truncated files are found; bytes that changed in the middle of the data are not.
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from launch.files import load_json, open_file, parse_json
+from launch.planning.pickle_imports import find_foreign_import
 
 NO_TOKENIZER = "the tokenizer is missing"
 # Transformers loads the vocabulary from any one of these files.
@@ -159,6 +162,10 @@ def _is_indexed(name: str, index: Path) -> bool:
 def _adapter_faults(folder: Path) -> Iterator[str]:
     """Yield what is wrong with an adapter's configuration and weights."""
     yield from _json_faults(folder / "adapter_config.json")
+    for name in _WEIGHT_FILES:
+        if (folder / name).exists() or (folder / f"{name}.index.json").exists():
+            yield f"it holds an adapter (adapter_config.json) and a whole model ({name})"
+            return
     for name in _ADAPTER_FILES:
         if (folder / name).exists():
             yield from _file_faults(folder / name)
@@ -221,11 +228,16 @@ def _read_object(path: Path) -> dict[str, Any]:
 _HEADER_LIMIT = 100_000_000  # bytes, as in the safetensors library
 _BLOCK = 1 << 20  # bytes
 _PICKLE = b"\x80"
+_PICKLES = (".pt", ".pth", ".pkl", ".bin")  # what torch.load reads in a checkpoint
 _LFS_POINTER = b"version https://git-lfs"
 
 
 class BrokenFileError(Exception):
     """A file is not what its name promises; the message is a sentence about it."""
+
+
+class ForeignPickleError(BrokenFileError):
+    """A file would import what no trainer writes, if it were loaded."""
 
 
 def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -341,26 +353,60 @@ def check_torch_file(path: Path) -> None:
     """Raise BrokenFileError unless `path` is a complete file of torch.save: a zip archive, its
     directory written last.
 
-    The pickle inside is read, which checks its checksum; the tensors' data is only located. Files
-    of torch before 1.6 have no recognisable end, and pass.
+    The pickle inside is read, which checks its checksum, and has to import only what trainers
+    write; the tensors' data is only located. Files of torch before 1.6 have no recognisable end,
+    and are only searched for imports.
     """
     try:
         size = path.stat().st_size
         with open_file(path) as stream:
             start = stream.read(len(_LFS_POINTER))
-        _refuse_pointer(path, start)
-        if start[:1] == _PICKLE:
-            return
+            _refuse_pointer(path, start)
+            if start[:1] == _PICKLE:
+                stream.seek(0)
+                _refuse_imports(path, stream)
+                return
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 if entry.header_offset + entry.compress_size > size:
                     raise BrokenFileError(f"{path.name} is truncated in {entry.filename}")
                 if entry.filename.endswith("data.pkl"):
-                    archive.read(entry)
+                    _refuse_imports(path, io.BytesIO(archive.read(entry)))
     except OSError as error:
         raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
     except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
         raise BrokenFileError(f"{path.name} is truncated ({size} bytes)") from error
+
+
+def find_foreign_pickle(folder: Path) -> str | None:
+    """Return a sentence about a file of a checkpoint that would import what no trainer writes; None
+    without one.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in _PICKLES and path.name != ".metadata":
+            continue
+        try:
+            check_torch_file(path)
+        except ForeignPickleError as foreign:
+            return str(foreign)
+        except BrokenFileError:
+            continue
+    return None
+
+
+def _refuse_imports(path: Path, stream: IO[bytes]) -> None:
+    """Raise BrokenFileError if the pickles at the beginning of a stream import what no trainer
+    writes, and ValueError if there is none.
+    """
+    name = find_foreign_import(stream)
+    while name is None and stream.read(1) == _PICKLE:  # of torch before 1.6, up to its tensors
+        stream.seek(-1, os.SEEK_CUR)
+        try:
+            name = find_foreign_import(stream)
+        except ValueError:
+            return
+    if name is not None:
+        raise ForeignPickleError(f"{path.name} would import {name}, which no trainer writes")
 
 
 def count_parameters(folder: Path) -> int | None:

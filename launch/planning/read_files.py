@@ -1,23 +1,23 @@
 """The local files that a run reads: those that were planned are those that the trainer has loaded.
 
-They are compared before the start, when the trainer has loaded them, and at the end. A file whose
-device, inode, size and times are the same is not read again.
+They are compared before the start, and in the state in which each was loaded. What changes later is
+only reported. A file whose device, inode, size and times are the same is not read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from launch.digests import Digest, digest_folder
 from launch.errors import UserError
-from launch.planning.identity import digest_flag_files, digest_inputs
+from launch.planning.identity import digest_flag_files
 from launch.planning.model_folder import is_model_folder, is_no_part
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
-from launch.worker.opened import FileState, file_state
+from launch.worker.opened import FileState, FileUse, file_state, is_same_file
 
 CHANGED = "input_changed"
 # The files of a model's folder that transformers looks for by their names, or by those in others.
@@ -27,6 +27,8 @@ _LOADED = (
 )
 _SHOWN = 2  # files that a message names
 _CURE = Fix.of("start again: it plans with the file as it is now; or set {0}", f"allow=[{CHANGED}]")
+
+_CURE_OF_NODES = Fix.of("make the file the same on all nodes, or set {0}", f"allow=[{CHANGED}]")
 
 
 @dataclass(frozen=True)
@@ -39,55 +41,145 @@ class ReadFile:
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """The files that a run reads, by their paths."""
+    """The files that a run reads, by their paths, as they were when it began."""
 
     files: Mapping[Path, ReadFile]
     folders: tuple[Path, ...] = ()  # in which a file may be added
 
-    def find_changes(self, digest: Digest) -> list[str]:
-        """Return what has changed since the run began, a phrase for each file."""
-        changes = []
-        for path, read in self.files.items():
-            if not self._is_same(path, read, digest):
-                changes.append(f"{path} changed" if path.is_file() else f"{path} is gone")
-        for folder in self.folders:
-            present = _files_of(folder, lambda file: "known")
-            added = [path for path in present if path not in self.files and _is_loaded(path.name)]
-            changes += [f"{path} was added" for path in added]
-        return changes
 
-    def find_others(self, opened: Iterable[tuple[Path, FileState]], digest: Digest) -> list[str]:
-        """Return which of the files that the trainer has `opened` were others than these.
+class LoadedFiles:
+    """Compares the files that a run's processes load with those that were planned.
 
-        Each has the state that the trainer saw. One that is neither that at the start nor the
-        present one belongs to a content that nobody knows any more.
+    What counts is the state of a file when it was loaded: `changes` has what was not as planned
+    then, and ends the run; `notes` has what changed afterwards, and ends nothing. Each is a phrase.
+    """
+
+    def __init__(self, planned: ReadFiles, digest: Digest) -> None:
+        self.changes: list[str] = []
+        self.notes: list[str] = []
+        self.planned = planned
+        self._digest = digest
+        # the states of planned files that were found to have the planned content
+        self._same = {path: {read.state} for path, read in planned.files.items()}
+        self._loaded: set[Path] = set()  # planned files that were loaded as they were planned
+        # other files that a verifier uses, as each was when it was first used
+        self.used: dict[Path, ReadFile] = {}
+        self._rewritten: set[Path] = set()  # by the verifier that has read them
+        self._listed: dict[Path, set[Path]] = {}  # what a loaded folder held then
+        self._is_compared = False
+
+    def add(self, path: Path, state: FileState, use: FileUse) -> None:
+        """Add a file that a process has used, in the state that it saw."""
+        folder = next((each for each in self.planned.folders if each in path.parents), None)
+        if use == "load" and folder is not None:
+            if is_no_part(path.relative_to(folder).as_posix()):
+                return
+            self._listed.setdefault(folder, set()).add(path)
+        if use == "write":
+            self._add_rewritten(path)
+        elif path in self.planned.files:
+            self._add_planned(path, state, use)
+        elif use == "load":
+            if folder is not None and _is_loaded(path.name):
+                self._add_change(f"{path} was added")
+        else:
+            self._add_other(path, state, use)
+
+    def _add_planned(self, path: Path, state: FileState, use: FileUse) -> None:
+        is_read_again = use == "read" and path in self._loaded
+        if self._is_planned(path, state):
+            self._loaded.add(path)
+        elif is_read_again:
+            self._add_note(f"{path} has changed, and a verifier has read it again")
+        elif path in self._rewritten:
+            self._add_change(f"{path} was loaded again after the verifier itself had rewritten it")
+        else:
+            self._add_change(f"{path} was another file when it was loaded")
+
+    def _add_other(self, path: Path, state: FileState, use: FileUse) -> None:
+        """Add a file that was not planned: each process of the verifiers has to import one content.
+
+        What a verifier reads may change: it may be kept by other programs.
         """
-        changes = []
-        for path, state in opened:
-            read = self.files.get(path)
-            if read is None or state == read.state:
+        first = self.used.get(path)
+        if first is None:
+            digest = self._digest(path) if _state_of(path) == state else None
+            self.used[path] = ReadFile(state, digest or "")
+            return
+        is_same = state == first.state
+        if not is_same and _state_of(path) == state:
+            is_same = self._digest(path) == first.digest
+        if is_same:
+            return
+        if use == "read":
+            self._add_note(f"{path} has changed, and a verifier has read it again")
+            return
+        whose = "the verifier itself" if path in self._rewritten else "another program"
+        self._add_change(f"{path} was imported again after {whose} had rewritten it")
+
+    def _add_rewritten(self, path: Path) -> None:
+        self._rewritten.add(path)
+        self._add_note(f"the verifier itself rewrites {path}, which it has read")
+
+    def compare(self) -> None:
+        """Compare the files of which no process has reported that it has loaded them, once.
+
+        It is called when the trainer has loaded everything.
+        """
+        if self._is_compared:
+            return
+        self._is_compared = True
+        for path in self.planned.files.keys() - self._loaded - self._rewritten:
+            state = _state_of(path)
+            if state is None:
+                self._add_change(f"{path} is gone")
+            elif self._is_planned(path, state):
+                self._loaded.add(path)
+            else:
+                self._add_change(f"{path} changed")
+        for folder in self.planned.folders:
+            for path in self._listed.get(folder, _files_of(folder, lambda file: "known")):
+                if path not in self.planned.files and _is_loaded(path.name):
+                    self._add_change(f"{path} was added")
+
+    def find_later_changes(self) -> list[str]:
+        """Return what has changed since it was loaded as planned, a phrase for each file."""
+        later = []
+        for path in sorted(self._loaded - self._rewritten):
+            state = _state_of(path)
+            if state is None:
+                later.append(f"{path} is gone")
+            elif not self._is_planned(path, state):
+                later.append(f"{path} changed")
+        for path, first in sorted(self.used.items()):
+            state = _state_of(path)
+            if path in self._rewritten or state == first.state:
                 continue
-            is_present = _state_of(path) == state
-            if not is_present or not self._is_same(path, read, digest):
-                changes.append(f"{path} was another file when the trainer loaded it")
-        return changes
+            if state is None or self._digest(path) != first.digest:
+                later.append(f"{path} changed" if state else f"{path} is gone")
+        return later
 
-    def find_reported(self, opened: Iterable[tuple[Path, FileState]]) -> list[str]:
-        """Return which files that were not planned, but `opened`, have changed while the run did.
+    def _is_planned(self, path: Path, state: FileState) -> bool:
+        """Return whether a planned file had its planned content in this state.
 
-        Such are the modules that a verifier imports. Every report of a file, and the file at the
-        end, has to have one state. What else lies beside a model, such as a log, is no part of it.
+        A state that is neither a known one nor the present one is of a content that nobody knows
+        any more.
         """
-        states: dict[Path, set[FileState | None]] = {}
-        for path, state in opened:
-            if path not in self.files and path.parent not in self.folders:
-                states.setdefault(path, {_state_of(path)}).add(state)
-        return [f"{path} changed" for path, seen in states.items() if len(seen) > 1]
+        if state in self._same[path]:
+            return True
+        is_present = _state_of(path) == state
+        if not is_present or self._digest(path) != self.planned.files[path].digest:
+            return False
+        self._same[path].add(state)
+        return True
 
-    @staticmethod
-    def _is_same(path: Path, read: ReadFile, digest: Digest) -> bool:
-        state = _state_of(path)
-        return state is not None and (state == read.state or digest(path) == read.digest)
+    def _add_change(self, phrase: str) -> None:
+        if phrase not in self.changes:
+            self.changes.append(phrase)
+
+    def _add_note(self, phrase: str) -> None:
+        if phrase not in self.notes:
+            self.notes.append(phrase)
 
 
 def _is_loaded(name: str) -> bool:
@@ -102,8 +194,13 @@ def name_first(changes: list[str]) -> str:
 
 
 def describe(changes: list[str]) -> str:
-    """Return the sentence about files that have changed since the start."""
+    """Return the sentence about files that are not those that were planned."""
     return f"what the run reads is not what was planned: {name_first(changes)}"
+
+
+def describe_later(changes: list[str]) -> str:
+    """Return the sentence about files that have changed since they were loaded."""
+    return f"since it was loaded as planned, {name_first(changes)}"
 
 
 def _state_of(path: Path) -> FileState | None:
@@ -113,18 +210,64 @@ def _state_of(path: Path) -> FileState | None:
         return None
 
 
-def read_files(plan: Plan, digest: Digest) -> ReadFiles:
-    """Return the files that the trainer of a plan reads, as they are now."""
+@dataclass(frozen=True)
+class _Input:
+    """A file or a folder of this machine that the plan names."""
+
+    path: Path
+    planned: str | None = None  # its digest by the plan; None if the plan has none
+    is_read: bool = True  # by the trainer; an adapter is not that is merged before the start
+
+
+def snapshot_inputs(
+    plan: Plan, digest: Digest, proven: Mapping[Path, str] | None = None
+) -> ReadFiles:
+    """Return the files that the trainer of a plan reads, as they are now.
+
+    `proven`: the digests of the files that the verifiers used in the reward proof.
+
+    Raises UserError (input_changed) if one is not that which was planned or proven.
+    """
+    changes = []
     files: dict[Path, ReadFile] = {}
     folders = []
-    for place in dict.fromkeys(_places(plan)):
-        if place.is_dir():
-            folders.append(place)
-        for path, value in _files_of(place, digest).items():
+    inputs = list(dict.fromkeys(_inputs(plan, proven or {})))
+    for each in inputs:
+        if each.planned is not None and digest(each.path) != each.planned:
+            changes.append(f"{each.path} changed" if each.path.exists() else f"{each.path} is gone")
+        if not each.is_read:
+            continue
+        if each.path.is_dir():
+            folders.append(each.path)
+        for path, value in _files_of(each.path, digest).items():
             state = _state_of(path)
             if state is not None:
                 files[path] = ReadFile(state, value)
-    return ReadFiles(files, tuple(folders))
+    if changes and CHANGED not in plan.config.allow:
+        raise UserError(Finding.error(CHANGED, describe(list(dict.fromkeys(changes))), None, _CURE))
+    return ReadFiles(files, tuple(dict.fromkeys(folders)))
+
+
+def find_here(planned: ReadFiles, digest: Digest, allow: Collection[str]) -> ReadFiles:
+    """Return the files that another machine has planned, in their state on this one.
+
+    A file whose state shows that it is the same one is not read.
+
+    Raises UserError (input_changed) if a file has another content here.
+    """
+    changes = []
+    files = {}
+    for path, read in planned.files.items():
+        state = _state_of(path)
+        if state is None:
+            changes.append(f"{path} is not on this node")
+            continue
+        if not is_same_file(state, read.state) and digest(path) != read.digest:
+            changes.append(f"{path} is another file on this node")
+        files[path] = ReadFile(state, read.digest)
+    if changes and CHANGED not in allow:
+        raise UserError(Finding.error(CHANGED, describe(changes), None, _CURE_OF_NODES))
+    return ReadFiles(files, planned.folders)
 
 
 def _files_of(place: Path, digest: Digest) -> dict[Path, str]:
@@ -142,44 +285,38 @@ def _never(name: str) -> bool:
     return False
 
 
-def _places(plan: Plan) -> Iterator[Path]:
-    """Yield the files and folders of this machine that the trainer reads."""
+def _inputs(plan: Plan, proven: Mapping[Path, str]) -> Iterator[_Input]:
+    """Yield each input of a plan that is on this machine, with its planned digest."""
+    planned = plan.content.digests
     model = plan.inputs.model
     adapter = model.adapter
-    candidates = [model.local, *plan.inputs.verifier_files, *plan.parallel.files]
-    if adapter is not None and model.build is None:
-        candidates += [adapter.folder, adapter.local_base]
+    if model.content is not None and model.local is not None:
+        is_read = model.content == model.local or model.build is None
+        yield _Input(model.content, planned.get(model.local), is_read)
+    if model.local is not None and model.local != model.content:
+        yield _Input(model.local)
+    if adapter is not None and adapter.local_base is not None:
+        yield _Input(adapter.local_base, is_read=model.build is None)
     for entry in plan.inputs.mixture:
-        candidates.append(entry.data.folder if entry.data is not None else entry.source.local)
+        if entry.data is not None:
+            yield _Input(entry.data.folder)
+        elif entry.source.local is not None:
+            is_planned = entry.source.content is not None
+            value = planned.get(entry.source.local) if is_planned else None
+            yield _Input(entry.source.local, value)
+    for file in plan.inputs.verifier_files:
+        yield _Input(file, planned.get(file))
+    for file, value in proven.items():
+        yield _Input(file, value)
+    for file in plan.parallel.files:
+        yield _Input(file, plan.input_digests.get(str(file)))
     if plan.template is not None and plan.template.file is not None:
+        file = plan.template.file
         of_trl = plan.trl_template is not None  # its other forms lie beside it
-        candidates.append(plan.template.file.parent if of_trl else plan.template.file)
+        yield _Input(file.parent) if of_trl else _Input(file, planned.get(file))
     cwd = plan.machine.cwd
-    for key in digest_flag_files(plan.config.flags, lambda path: "known", cwd):
-        candidates.append(cwd / Path(key.partition("=")[2]).expanduser())
-    for candidate in candidates:
-        if candidate is not None and candidate.exists():
-            yield candidate
-
-
-def refuse_changed_inputs(plan: Plan, digest: Digest) -> None:
-    """Raise UserError (input_changed) if a local input is not the one that was planned."""
-    if CHANGED in plan.config.allow:
-        return
-    planned = plan.content.digests
-    now = digest_inputs(plan.inputs, digest)
-    changes = [
-        f"{path} changed" for path, value in now.items() if planned.get(path, value) != value
-    ]
-    template = plan.template.file if plan.template is not None else None
-    is_own = template in planned and plan.trl_template is None  # a file of the user's
-    if template is not None and is_own and digest(template) != planned[template]:
-        changes.append(f"{template} changed")
-    by_path = {str(path): digest(path) for path in plan.parallel.files}
-    flag_files = digest_flag_files(plan.config.flags, digest, plan.machine.cwd)
-    for name, value in {**by_path, **flag_files}.items():
-        if plan.input_digests.get(name, value) != value:
-            changes.append(f"{name} changed")
-    if changes:
-        message = f"what the run reads is not what was planned: {name_first(changes)}"
-        raise UserError(Finding.error("input_changed", message, None, _CURE))
+    named = {*plan.input_digests, *digest_flag_files(plan.config.flags, lambda path: "known", cwd)}
+    for key in sorted(named):
+        flag, is_flag, text = key.partition("=")
+        if is_flag and flag in plan.config.flags:
+            yield _Input(cwd / Path(text).expanduser(), plan.input_digests.get(key))

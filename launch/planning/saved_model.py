@@ -94,15 +94,36 @@ def check_model_folder(
     """Check that a local model is complete, which the trainer does only once the data is tokenised.
     The model of a run has to be the one that the run saved.
 
-    A model that another run is still to make (model.trained_by) is checked when that run ends.
+    A model that another run is to make (model.trained_by) is checked before this one starts.
 
     Raises UserError: incomplete_model, model_changed, base_changed, short_context.
     """
-    if "incomplete_model" in config.allow or config.model.trained_by:
-        return
-    if config.trainer.launcher != Launcher.accelerate:
+    if config.model.trained_by:
         return
     where = model.provenance.where
+    problems = []
+    # the other trainers convert a model before they load it
+    if config.trainer.launcher == Launcher.accelerate and "incomplete_model" not in config.allow:
+        problems = _find_incomplete(config, model, where)
+        if not problems:
+            problems = find_short_context(config, origins, model, model.reference, environ)
+    changes = find_model_changes(model, digest)
+    problems += [replace(each, where=where) for each in changes if each.id not in config.allow]
+    if problems:
+        raise UserError(problems)
+
+
+def find_model_changes(model: InputSource, digest: Digest) -> list[Finding]:
+    """Return how the model of a finished run, or its adapter's base, differs from what its DONE
+    holds; [] for a model that is no run's.
+    """
+    source = model.adapter.folder if model.adapter is not None else model.local
+    run = run_of(source) if source and model.build in (None, MERGE) else None
+    return find_changes(run, digest) if run is not None else []
+
+
+def _find_incomplete(config: RootConfig, model: InputSource, where: str | None) -> list[Finding]:
+    """Return the problems of the local folders that a stage loads as a model or an adapter."""
     folders = [model.local] if model.build is None else []
     if model.adapter is not None:
         folders += [model.adapter.folder, model.adapter.local_base]
@@ -117,16 +138,7 @@ def check_model_folder(
             message = f"model.path={folder} does not exist"
             cure = suggest_neighbours(folder)
             problems.append(Finding.error("incomplete_model", message, where, cure))
-    source = model.adapter.folder if model.adapter is not None else model.local
-    run = run_of(source) if source and model.build in (None, MERGE) else None
-    if run is not None:
-        for change in find_changes(run, digest):
-            if change.id not in config.allow:
-                problems.append(replace(change, where=where))
-    if not problems:
-        problems = find_short_context(config, origins, model, model.reference, environ)
-    if problems:
-        raise UserError(problems)
+    return problems
 
 
 def _find_incomplete_folder(

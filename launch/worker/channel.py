@@ -41,6 +41,11 @@ class EventWriter:
         self.rank = rank
         self._before_checkpoint: list[Callable[[], None]] = []
 
+    @property
+    def is_first_of_machine(self) -> bool:
+        """Whether this is the first process of the run on its machine."""
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+
     def before_checkpoint(self, callback: Callable[[], None]) -> None:
         """Register what is called, on every rank, before a checkpoint is written."""
         self._before_checkpoint.append(callback)
@@ -63,7 +68,7 @@ class EventWriter:
 
     def begin(self, phase: str) -> None:
         """Send that the trainer begins a phase; the first process of each machine sends it."""
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if self.is_first_of_machine:
             self.emit("phase", phase=phase)
 
     def begin_checkpoint(self) -> None:

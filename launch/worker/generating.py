@@ -117,6 +117,7 @@ class Generator:
         """Generate the next turn of a conversation; greedily for temperature 0."""
         from transformers import set_seed
 
+        self._refuse_unknown_tokens(messages)
         set_seed(seed)
         sampling = GREEDY
         if temperature > 0:
@@ -129,6 +130,13 @@ class Generator:
             context=self._context(),
             sampling=sampling,
         )
+
+    def _refuse_unknown_tokens(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Raise ValueError for a tokenizer whose tokens the model has not."""
+        largest = int(encode(self._tokenizer, messages)["input_ids"].max())
+        rows = self._model.get_input_embeddings().weight.shape[0]
+        if largest >= rows:
+            raise ValueError(f"its tokenizer gives token {largest}, and its weights have {rows}")
 
     def _context(self) -> int:
         """Return the tokens that fit into the model."""

@@ -6,10 +6,14 @@ It runs in the trainer's interpreter.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_MATRIX = re.compile(r"\.lora_[AB]\.")
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
 _EMBEDDING_MULTIPLE = 8  # upstream pads resized embeddings to it (open_instruct/finetune.py:612)
 
 
@@ -44,6 +48,8 @@ def load_model(
             with. Its new tokens get rows of the embedding.
         state: a checkpoint of accelerate's save_state, whose weights take the place of the
             folder's.
+
+    Raises ValueError for a model whose weights are not all in its files, or not all finite.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -57,7 +63,9 @@ def load_model(
         options["device_map"] = {"": device}
     if adapter.get("revision"):
         options["revision"] = adapter["revision"]
-    model = AutoModelForCausalLM.from_pretrained(read_base(folder), **options)
+    base = read_base(folder)
+    model, loading = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **options)
+    _refuse_other_weights(base, model, loading)
     tokens = len(loaded_tokenizer)
     rows = model.get_input_embeddings().weight.shape[0]
     if (adapter or tokenizer) and tokens > rows:
@@ -66,11 +74,51 @@ def load_model(
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, str(folder))
+        _refuse_other_adapter(model, Path(folder))
     if state:
         _load_state(model, Path(state), is_adapter=bool(adapter))
     if not quantized:
         model = model.to(device)
+    for name, parameter in model.named_parameters():
+        is_checked = parameter.is_floating_point() and parameter.dtype.itemsize > 1
+        if is_checked and not parameter.isfinite().all():
+            raise ValueError(f"{state or folder} holds a NaN or an infinity in {name}")
     return model.eval(), loaded_tokenizer
+
+
+def _refuse_other_weights(source: str, model: Any, loading: Mapping[str, Any]) -> None:
+    """Raise ValueError if the files lack weights of the model, which transformers draws at random,
+    or have more layers than its configuration, which it leaves out.
+    """
+    if loading["missing_keys"]:
+        name = min(loading["missing_keys"])
+        count = len(loading["missing_keys"])
+        raise ValueError(f"{source} lacks {count} of the model's weights, the first is {name}")
+    layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    for name in sorted(loading["unexpected_keys"]):
+        number = _LAYER.search(name)
+        if layers is not None and number is not None and int(number[1]) >= layers:
+            raise ValueError(f"{source} has {name}, and its config.json {layers} layers")
+
+
+def _refuse_other_adapter(model: Any, folder: Path) -> None:
+    """Raise ValueError if an adapter's file has other matrices than the adapter needs on this base.
+
+    PEFT leaves out those that fit nothing, and only warns of those that are missing.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    file = folder / "adapter_model.safetensors"
+    if not file.is_file():
+        return
+    with safe_open(file, framework="pt") as content:
+        saved = {name for name in content.keys() if _MATRIX.search(name)}  # noqa: SIM118
+    needed = {name for name in get_peft_model_state_dict(model) if _MATRIX.search(name)}
+    if saved != needed:
+        name = min(saved ^ needed)
+        fault = "has" if name in saved else "lacks"
+        raise ValueError(f"{folder} does not fit its base: it {fault} {name}")
 
 
 def _load_state(model: Any, folder: Path, *, is_adapter: bool) -> None:

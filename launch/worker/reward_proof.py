@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .json_codec import decode, encode
+from .opened import FileUse
 from .trl_data import to_prompts
 from .trl_options import BY_ROW, VerifierOption, is_own, verifier_of
 from .verifiers import (
@@ -70,6 +71,8 @@ class ProofReport:
     problem: str | None = None
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
+    # the user's files that the verifiers have imported or read, and not written
+    files: list[str] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -177,7 +180,13 @@ def _check_verifiers(
     upstream: bool,
 ) -> None:
     names = option.names_in(row.get("dataset") for row in rows)
-    process = VerifierProcess(list(names), option.seconds, upstream)
+    used: dict[str, FileUse] = {}
+    process = VerifierProcess(
+        list(names),
+        option.seconds,
+        upstream,
+        on_files=lambda files: used.update((file.path, file.use) for file in files),
+    )
     began = time.monotonic()
     forms: list[str | None] = []
     try:
@@ -191,6 +200,7 @@ def _check_verifiers(
             forms.append(_Verifier(name, process, judged[::step][:ROWS], report).prove())
     finally:
         process.close()
+        report.files = [path for path, use in used.items() if use != "write"]
     judging_form = [form for form in forms if form is not None]
     if judging_form and len(judging_form) == len(forms):
         raise VerifierError("; ".join(judging_form))

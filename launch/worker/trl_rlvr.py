@@ -25,7 +25,7 @@ from .channel import EventWriter
 from .evidence import FEW_STEPS, Evidence
 from .expectations import PendingEvidence
 from .hooks import replaces
-from .opened import send_states
+from .opened import send_used
 from .sampler_weights import (
     MOST_LOGP_DIFFERENCE,
     count_called,
@@ -44,6 +44,19 @@ _RECORDED = 10  # prompts whose completions are recorded at the start, in the mi
 _Trainer: Any = object  # TRL's trainer takes its place when `rlvr_class` joins the two
 
 
+def required_sampling(samples: object, *, has_reference: bool) -> dict[str, str]:
+    """Return what a run has to show of its sampling: the requested value by the evidence's key.
+
+    `samples`: of each prompt. `has_reference`: whether recipe.kl_beta is above 0.
+    """
+    return {
+        "rewards": "the verifiers'",
+        "samples_per_prompt": str(samples),
+        "reference": REFERENCE[has_reference],
+        "sampler_weights": "trained",
+    }
+
+
 class Scorer:
     """Scores completions with the verifiers of a run."""
 
@@ -53,7 +66,7 @@ class Scorer:
         self.process = VerifierProcess(  # it ends with this one
             list(self.weights),
             option.seconds,
-            on_files=lambda files: send_states(files, events),
+            on_files=lambda files: send_used(files, events),
         )
         self._option = option
         self._events = events
@@ -141,12 +154,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._scorer.end_ids = frozenset(self.eos_token_ids)
-        requested = {
-            "rewards": "the verifiers'",
-            "samples_per_prompt": str(self.num_generations),
-            "reference": REFERENCE[self.beta > 0],
-            "sampler_weights": "trained",
-        }
+        requested = required_sampling(self.num_generations, has_reference=self.beta > 0)
         self._pending.expect(requested)
         if self.use_vllm:
 

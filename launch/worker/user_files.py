@@ -1,61 +1,111 @@
-"""Finds the files of the user's that a process imports or reads: those of a verifier."""
+"""Finds the files of the user's that a process imports, reads or writes: those of a verifier."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .opened import FileState, file_state
+from .opened import FileUse, UsedFile, file_state
 
 _LAUNCH = Path(__file__).parents[1]
 _SYSTEM = ("/proc", "/dev", "/sys", "/etc")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+# audit events whose argument of this number is a path that is then another file
+_REPLACES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.truncate": 0}
 
 
 class UserFiles:
-    """Notes the files that this process opens from now on.
+    """Notes the files that this process uses from now on, each in the state in which it is opened.
 
-    Those of Python, its packages and the system do not count, nor what the process writes itself.
-    Of the folder for temporary files only modules count.
+    Those of Python, its packages and the system do not count, nor what the process reads of what it
+    wrote before. Of the folders for temporary files and for caches only modules count.
     """
 
-    def __init__(self) -> None:
-        self._read: set[str] = set()
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._noted: dict[str, UsedFile] = {}  # what is not returned yet
+        self._returned: dict[str, UsedFile] = {}
         self._written: set[str] = set()
-        self._reported: set[str] = set()
+        self._modules: set[str] = set()
+        self._module_count = 0  # for which the modules were found
         installed = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
         self._others = _inside([*installed, str(_LAUNCH), *_SYSTEM])
-        self._temporary = _inside([tempfile.gettempdir()])
+        caches = [environ.get("XDG_CACHE_HOME") or "~/.cache", environ.get("HF_HOME")]
+        folders = [os.path.expanduser(folder) for folder in caches if folder]  # noqa: PTH111
+        self._temporary = _inside([tempfile.gettempdir(), *folders])
         sys.addaudithook(self._note)
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "open" or not isinstance(arguments[0], str):
-            return
-        path, _, flags = arguments
-        noted = self._written if flags & _WRITES else self._read
-        noted.add(os.path.abspath(path))  # noqa: PTH100 - called at each open; Path is slow
+        # an error here would be raised by what the verifier called
+        with contextlib.suppress(Exception):
+            if event == "open":
+                path, _, flags = arguments
+                if flags & _WRITES:
+                    self._written.add(_absolute(path))
+                else:
+                    self._note_use(_absolute(path), is_module=False)
+            elif event in _REPLACES:
+                self._written.add(_absolute(arguments[_REPLACES[event]]))
 
-    def take(self) -> list[tuple[str, FileState]]:
-        """Return those that were not returned before, with the state in which each is."""
-        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        imported = {str(Path(file).absolute()) for file in files if isinstance(file, str)}
-        found = []
-        for path in sorted((imported | self._read) - self._written - self._reported):
-            self._reported.add(path)
-            real = str(Path(path).resolve())
-            is_temporary = real.startswith(self._temporary) and path not in imported
-            if is_temporary or real.startswith(self._others) or path.endswith(".pyc"):
-                continue
+    def _note_use(self, path: str, *, is_module: bool) -> None:
+        """Note the state of a file that is a module, or that is opened for reading."""
+        real = os.path.realpath(path)
+        is_temporary = real.startswith(self._temporary) and not is_module
+        if is_temporary or real.startswith(self._others) or path.endswith(".pyc"):
+            return
+        if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - called at each open; Path is slow
+            use: FileUse = "import" if is_module else "read"
+            self._noted[path] = UsedFile(path, file_state(Path(path)), use)
+
+    def take(self) -> list[UsedFile]:
+        """Return the files that were not returned before, or were in another state then.
+
+        One that was returned, and that the process has written since, has the use "write". What it
+        reads of its own files afterwards does not count.
+        """
+        noted, self._noted = self._noted, {}
+        modules = self._find_modules()
+        for path in modules - self._returned.keys():
             with contextlib.suppress(OSError):
-                if Path(path).is_file():
-                    found.append((path, file_state(Path(path))))
-        return found
+                self._note_use(path, is_module=True)
+        # the state at which the source was opened, where it was
+        noted = {**self._noted, **noted}
+        self._noted = {}
+        taken = []
+        for path, file in sorted(noted.items()):
+            returned = self._returned.get(path)
+            is_own = path in self._written and path not in modules
+            if is_own or (returned is not None and returned.state == file.state):
+                continue
+            is_imported = path in modules and returned is None
+            taken.append(replace(file, use="import") if is_imported else file)
+        self._returned.update((file.path, file) for file in taken)
+        rewritten = []
+        for path in self._written & self._returned.keys():
+            with contextlib.suppress(OSError):
+                if self._returned[path].use != "write":
+                    rewritten.append(UsedFile(path, file_state(Path(path)), "write"))
+        self._returned.update((file.path, file) for file in rewritten)
+        return [*taken, *rewritten]
+
+    def _find_modules(self) -> set[str]:
+        """Return the files of the modules that this process has imported."""
+        if len(sys.modules) != self._module_count:
+            self._module_count = len(sys.modules)
+            files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+            self._modules = {_absolute(file) for file in files if isinstance(file, str)}
+        return self._modules
+
+
+def _absolute(path: Any) -> str:
+    return os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - called at each open; Path is slow
 
 
 def _inside(folders: Iterable[str]) -> tuple[str, ...]:

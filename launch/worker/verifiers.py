@@ -22,14 +22,14 @@ import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .opened import FileState
+from .opened import UsedFile
 from .trl_options import is_own
 from .user_files import UserFiles
 
@@ -251,7 +251,7 @@ def main(arguments: Sequence[str]) -> None:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             outcome = thread.submit(answer, call).result()
         text = _shorten(printed.getvalue().strip()) or None
-        connection.send({**outcome, "printed": text, "files": files.take()})
+        connection.send({**outcome, "printed": text, "files": list(map(astuple, files.take()))})
 
 
 def _load(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,8 +288,8 @@ class VerifierProcess:
     names: Sequence[str]  # of the verifiers that are loaded at the start
     seconds: float  # of a call
     upstream: bool = False  # these are open-instruct's own
-    # called with the files of the user's that the child has imported or read
-    on_files: Callable[[Sequence[tuple[str, FileState]]], None] = lambda files: None
+    # called with the files of the user's that the child has used
+    on_files: Callable[[Sequence[UsedFile]], None] = lambda files: None
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _connection: Any = field(default=None, init=False)
 
@@ -351,6 +351,6 @@ class VerifierProcess:
             self._connection.send({**content, "upstream": self.upstream})
             if self._connection.poll(seconds):
                 answer: dict[str, Any] = self._connection.recv()
-                self.on_files(answer.pop("files", ()))
+                self.on_files([UsedFile(*file) for file in answer.pop("files", ())])
                 return answer
         return None

@@ -82,6 +82,7 @@ def test_a_run_without_a_usable_model_is_refused(run: Path, damage, problem: str
 
 def test_an_adapter_without_its_base_is_refused(run: Path) -> None:
     (run / "model" / "config.json").unlink()
+    (run / "model" / "model.safetensors").unlink()
     config = {"base_model_name_or_path": str(run / "gone"), "r": 8}
     (run / "model" / "adapter_config.json").write_text(json.dumps(config))
     files.safetensors(run / "model" / "adapter_model.safetensors", {"a": (2, 2)})
@@ -111,6 +112,14 @@ def test_a_checkpoint_whose_weights_were_replaced_is_refused(run: Path, form: st
     assert find_model(name, run.parents[1]).folder == folder
     files.safetensors(folder / "model.safetensors", {"embed": (8, 4), "head": (8, 4)})
     assert refusal(name, run.parents[1]) == "model_changed"
+
+
+def test_a_checkpoint_that_would_import_other_code_is_refused(run: Path) -> None:
+    """Although no attempt has recorded it: its launcher was killed."""
+    folder = files.model(run / "model" / "checkpoint-20")
+    assert find_model("good/step_20", run.parents[1]).folder == folder
+    (folder / "optimizer.pt").write_bytes(b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R.")
+    assert refusal("good/step_20", run.parents[1]) == "model_changed"
 
 
 def test_a_checkpoint_is_named_by_its_step(run: Path) -> None:

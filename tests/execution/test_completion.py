@@ -24,7 +24,7 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.run import Run
 from launch.planning.plan import Plan
-from launch.planning.read_files import ReadFile, ReadFiles
+from launch.planning.read_files import LoadedFiles, ReadFile, ReadFiles
 from launch.worker.evidence import PROVEN, REFUTED, Evidence
 from launch.worker.opened import file_state
 from tests.conftest import fixed_machine, planned
@@ -255,33 +255,30 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
 @pytest.mark.parametrize(
     ("change", "allow", "exit_code"),
     [
-        (None, "", 0),
-        ("planned", "", 3),
-        ("planned", "allow=[input_changed]", 0),
-        ("helper", "", 3),
-        ("opened", "", 3),
+        (None, (), 0),
+        ("before", (), 3),
+        ("before", ("input_changed",), 0),
+        ("after", (), 0),
     ],
 )
-def test_a_run_that_read_other_files_than_planned_is_not_done(
-    tmp_path: Path, change: str | None, allow: str, exit_code: int
+def test_a_run_that_loaded_other_files_than_planned_is_not_done(
+    tmp_path: Path, change: str | None, allow: tuple[str, ...], exit_code: int
 ) -> None:
-    """`opened`: the file was another one when the trainer loaded it, and is itself again now."""
-    base, helper = tmp_path / "base.json", tmp_path / "helper.py"
-    for path in (base, helper):
-        path.write_text("{}")
-    words = ("stage=demo", "trainer=trl_sft", "gpus=0", *([allow] if allow else []))
-    plan = planned(*words, machine=fixed_machine(tmp_path))
-    inputs = ReadFiles({base: ReadFile(file_state(base), hash_file(base))})
-    states = {path: list(file_state(path)) for path in (base, helper)}
-    if change == "opened":
-        states[base][1] += 1
-    opened = [event("opened", 1.0, path=str(path), state=state) for path, state in states.items()]
-    append(tmp_path / "events.jsonl", opened)
-    if change in ("planned", "helper"):
-        (base if change == "planned" else helper).write_text("other")
-    outcome = verify_inputs(Outcome(0, 1.0, 10, 0.5), plan, Run(tmp_path), inputs)
+    """`change`: when the file was edited, before or after it was loaded."""
+    base = tmp_path / "base.json"
+    base.write_text("{}")
+    planned_files = ReadFiles({base: ReadFile(file_state(base), hash_file(base))})
+    inputs = LoadedFiles(planned_files, hash_file)
+    if change == "before":
+        base.write_text("other")
+    else:
+        inputs.add(base, file_state(base), "load")
+    if change == "after":
+        base.write_text("other")
+    outcome = verify_inputs(Outcome(0, 1.0, 10, 0.5), inputs, allow)
     assert outcome.exit_code == exit_code
     assert outcome.cause_id == ("input_changed" if exit_code else None)
+    assert inputs.find_later_changes() == ([f"{base} changed"] if change == "after" else [])
 
 
 def test_a_model_that_an_earlier_attempt_saved_is_not_this_ones(

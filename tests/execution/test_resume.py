@@ -5,6 +5,7 @@ over.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from launch.errors import UserError
 from launch.execution.display import format_duration
 from launch.execution.record.attempts import begin_attempt
 from launch.execution.record.checkpoints import Layout, find_checkpoints
-from launch.execution.record.written import CheckpointRecorder
+from launch.execution.record.written import CheckpointRecorder, record_found, writers_of
 from launch.execution.resume import clear_run_folder, decide_start, is_finished, resume_plan
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
@@ -325,6 +326,64 @@ def test_a_checkpoint_whose_files_are_others_is_refused(tmp_path: Path, name: st
     assert not find_checkpoints(plan.model_dir, Layout(Family.trl, 1, None))[0].faults
     id, text = problem_of(plan)
     assert id == "foreign_checkpoint" and name in text
+
+
+def replace_weights(folder: Path) -> None:
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-20] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+
+
+def begin_with_checkpoints(plan: Plan, *steps: int) -> list[Path]:
+    begin(plan, 26)
+    begin_attempt(plan.folder, None, ())
+    recorder = CheckpointRecorder(plan.folder, plan.model_dir)
+    folders = [plan.model_dir / f"checkpoint-{step}" for step in steps]
+    for folder, step in zip(folders, steps, strict=True):
+        trl_checkpoint(folder, step)
+    recorder.close(is_writing=True)
+    return folders
+
+
+def test_the_cures_of_a_foreign_checkpoint_work(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    own, *foreign = begin_with_checkpoints(plan, 5, 10, 20)
+    for folder in foreign:
+        replace_weights(folder)
+    id, text = problem_of(plan)
+    assert id == "foreign_checkpoint"
+    assert "move checkpoint-20, checkpoint-10 out" in text and "resumes from checkpoint-5" in text
+    assert "restart=true" in text and "allow=[foreign_checkpoint]" in text
+    allowed = plan_of(tmp_path, "trainer=trl_sft", "allow=[foreign_checkpoint]")
+    start = decide_start(allowed)
+    assert start.checkpoint is not None and start.checkpoint.path == foreign[-1]
+    assert start.foreign is not None and not start.foreign.stops
+    over = decide_start(plan_of(tmp_path, "trainer=trl_sft", "restart=true"))
+    assert over.restart_reason == "restart=true"
+    for folder in foreign:
+        shutil.move(folder, tmp_path / folder.name)
+    start = decide_start(plan)
+    assert start.checkpoint is not None and start.checkpoint.path == own and start.foreign is None
+
+
+def test_a_foreign_checkpoint_without_an_earlier_one_is_not_told_to_be_moved(
+    tmp_path: Path,
+) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    [folder] = begin_with_checkpoints(plan, 20)
+    replace_weights(folder)
+    _, text = problem_of(plan)
+    assert "move" not in text and "restart=true" in text and "allow=[foreign_checkpoint]" in text
+
+
+def test_no_attempt_has_shown_anything_about_an_accepted_checkpoint(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    [folder] = begin_with_checkpoints(plan, 20)
+    assert writers_of(plan.folder, folder.name) == [1]
+    replace_weights(folder)
+    record_found(plan.folder, folder, is_foreign=True)
+    assert writers_of(plan.folder, folder.name) == []
+    assert decide_start(plan).foreign is None  # it is recorded as it is
 
 
 def test_a_launcher_that_recorded_the_end_saw_every_checkpoint(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_large_file_of_the_hubs_cache_is_known_by_its_name(tmp_path: Path) -> 
 def test_another_file_in_the_place_of_a_known_one_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its device, inode, size and times are compared; a file that is replaced has another inode."""
+    """Its inode, size and times are compared; a file that is replaced has another inode."""
     path = tmp_path / "data.jsonl"
     path.write_text("one")
     later = time.time() + 10
@@ -219,6 +219,23 @@ def test_another_file_in_the_place_of_a_known_one_is_read(
         digest_cache, "file_state", lambda file: (state[0], file.stat().st_ino, *state[2:])
     )
     assert digests.of(path) != before
+
+
+def test_a_file_that_another_node_has_read_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node numbers the device of a shared file system by itself."""
+    path = tmp_path / "data.jsonl"
+    path.write_text("one")
+    later = time.time() + 10
+    monkeypatch.setattr(time, "time", lambda: later)
+    here = DigestCache(tmp_path / "digests.json")
+    digest = here.of(path)
+    here.save()
+    device, *rest = digest_cache.file_state(path)
+    monkeypatch.setattr(digest_cache, "file_state", lambda file: (device + 1, *rest))
+    path.write_text("two")  # which would give another digest
+    assert DigestCache(tmp_path / "digests.json").of(path) == digest
 
 
 def test_a_model_that_a_run_makes_is_known_by_that_run(tmp_path: Path) -> None:

@@ -42,6 +42,15 @@ def test_an_adapter_needs_no_model(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_an_adapter_beside_a_whole_model_is_a_fault(tmp_path: Path, name: str) -> None:
+    """Which of the two is meant nobody can know; transformers loads the adapter's base."""
+    folder = _adapter(tmp_path / "lora")
+    (folder / name).write_bytes(b"weights")
+    [fault] = find_model_faults(folder)
+    assert "holds an adapter" in fault and name in fault
+
+
 def _rewrite_shard(folder: Path) -> None:
     safetensors(folder / "model-00002-of-00003.safetensors", {"layer2.a": (4, 4)})
 

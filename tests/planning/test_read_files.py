@@ -13,8 +13,14 @@ import pytest
 from launch.digests import hash_file
 from launch.errors import UserError
 from launch.planning.plan import Plan
-from launch.planning.read_files import read_files, refuse_changed_inputs
-from launch.worker.opened import file_state
+from launch.planning.read_files import (
+    LoadedFiles,
+    ReadFile,
+    ReadFiles,
+    find_here,
+    snapshot_inputs,
+)
+from launch.worker.opened import FileState, FileUse, file_state
 from tests.conftest import machine_in, planned
 from tests.data.files import chat, write_lines
 from tests.execution import files
@@ -67,76 +73,168 @@ def test_a_file_that_is_replaced_between_the_plan_and_the_start_is_refused(
     tmp_path: Path, name: str
 ) -> None:
     plan = plan_in(tmp_path)
-    refuse_changed_inputs(plan, plan.machine.digests.of)
+    snapshot_inputs(plan, plan.machine.digests.of)
     CHANGES[name](tmp_path)
     with pytest.raises(UserError) as refused:
-        refuse_changed_inputs(plan, plan.machine.digests.of)
+        snapshot_inputs(plan, plan.machine.digests.of)
     [problem] = refused.value.problems
     assert problem.id == "input_changed" and name.partition("/")[0] in problem.message
     allowed = plan_in(tmp_path / "allowed", "allow=[input_changed]")
     CHANGES[name](tmp_path / "allowed")
-    refuse_changed_inputs(allowed, allowed.machine.digests.of)
+    snapshot_inputs(allowed, allowed.machine.digests.of)
+
+
+def test_a_file_of_a_flag_that_is_gone_is_refused(tmp_path: Path) -> None:
+    files.model(tmp_path / "tokenizer")
+    plan = plan_in(tmp_path, f"flags.hub_model_id={tmp_path / 'tokenizer'}")
+    shutil.rmtree(tmp_path / "tokenizer")
+    with pytest.raises(UserError) as refused:
+        snapshot_inputs(plan, plan.machine.digests.of)
+    assert f"{tmp_path / 'tokenizer'} is gone" in refused.value.problems[0].message
+
+
+def test_what_a_verifier_used_in_the_proof_is_an_input(tmp_path: Path) -> None:
+    helper = tmp_path / "helper.py"
+    helper.write_text("SCORE = 1")
+    plan = plan_in(tmp_path)
+    proven = {helper: hash_file(helper)}
+    assert helper in snapshot_inputs(plan, plan.machine.digests.of, proven).files
+    helper.write_text("SCORE = 0")
+    with pytest.raises(UserError) as refused:
+        snapshot_inputs(plan, plan.machine.digests.of, proven)
+    assert f"{helper} changed" in refused.value.problems[0].message
+
+
+def load(loaded: LoadedFiles, path: Path, use: FileUse = "load") -> FileState:
+    """A process reports that it has used a file; return the file's state."""
+    state = file_state(path)
+    loaded.add(path, state, use)
+    return state
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_file_that_is_replaced_after_the_start_is_found(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_replaced_before_it_is_loaded_is_found(tmp_path: Path, name: str) -> None:
     plan = plan_in(tmp_path)
-    read = read_files(plan, hash_file)
-    assert read.find_changes(hash_file) == []
+    planned = snapshot_inputs(plan, plan.machine.digests.of)
+    same = LoadedFiles(planned, hash_file)
+    same.compare()
+    assert same.changes == [] and same.find_later_changes() == []
+    loaded = LoadedFiles(planned, hash_file)
     CHANGES[name](tmp_path)
-    [change] = read.find_changes(hash_file)
+    loaded.compare()
+    [change] = loaded.changes
     assert str(tmp_path / name) in change
+    reported = LoadedFiles(planned, hash_file)
+    load(reported, tmp_path / name)
+    [change] = reported.changes
+    assert str(tmp_path / name) in change
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_file_that_is_replaced_after_it_was_loaded_ends_nothing(
+    tmp_path: Path, name: str, is_reported: bool
+) -> None:
+    """`is_reported`: the process has sent its files, so that nothing else is compared."""
+    plan = plan_in(tmp_path)
+    loaded = LoadedFiles(snapshot_inputs(plan, plan.machine.digests.of), hash_file)
+    if is_reported:
+        for path in sorted(loaded.planned.files):
+            load(loaded, path)
+    else:
+        loaded.compare()
+    CHANGES[name](tmp_path)
+    loaded.compare()
+    assert loaded.changes == []
+    later = loaded.find_later_changes()
+    was_there = tmp_path / name in loaded.planned.files
+    assert later == ([f"{tmp_path / name} changed"] if was_there else [])
+    if was_there:
+        (tmp_path / name).unlink()
+        assert loaded.find_later_changes() == [f"{tmp_path / name} is gone"]
+
+
+def test_a_second_load_of_another_content_is_a_change(tmp_path: Path) -> None:
+    """A trainer of DPO loads its model twice."""
+    plan = plan_in(tmp_path)
+    loaded = LoadedFiles(snapshot_inputs(plan, plan.machine.digests.of), hash_file)
+    weights = tmp_path / "base" / "model.safetensors"
+    load(loaded, weights)
+    os.utime(weights, ns=(1, 1))
+    load(loaded, weights)
+    assert loaded.changes == []
+    replace_alike(tmp_path)
+    load(loaded, weights)
+    assert loaded.changes == [f"{weights} was another file when it was loaded"]
 
 
 def test_what_is_no_part_of_a_model_and_a_new_time_change_nothing(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
-    read = read_files(plan, hash_file)
+    loaded = LoadedFiles(snapshot_inputs(plan, plan.machine.digests.of), hash_file)
     (tmp_path / "base" / "README.md").write_text("new")
     (tmp_path / "base" / "checkpoint-10").mkdir()
     (tmp_path / "base" / "checkpoint-10" / "config.json").write_text("{}")
-    refuse_changed_inputs(plan, plan.machine.digests.of)
-    for name in ("nohup.out", "slurm-1.out", "results_2026.json", "events.out.tfevents.1"):
+    snapshot_inputs(plan, plan.machine.digests.of)
+    logs = (
+        *("nohup.out", "slurm-1.out", "results_2026.json", "events.out.tfevents.1", "train.log"),
+        "training_args.bin",  # of TRL's, beside the model that a run has saved
+    )
+    for name in logs:
         (tmp_path / "base" / name).write_text("written by another process")
+        load(loaded, tmp_path / "base" / name)
     os.utime(tmp_path / "base" / "model.safetensors", ns=(1, 1))
-    assert read.find_changes(hash_file) == []
-    log = tmp_path / "base" / "train.log"
-    log.write_text("a line")
-    opened = [(log, file_state(log))]
-    log.write_text("a line, and another")
-    assert read.find_reported(opened) == []
+    loaded.compare()
+    (tmp_path / "base" / "train.log").write_text("a line, and another")
+    assert loaded.changes == [] and loaded.find_later_changes() == [] and loaded.notes == []
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "extra.safetensors", "chat_template.jinja"])
-def test_a_file_that_the_libraries_look_for_may_not_be_added(tmp_path: Path, name: str) -> None:
-    plan = plan_in(tmp_path)
+ADDED = (
+    *("tokenizer.json", "extra.safetensors", "chat_template.jinja"),
+    "additional_chat_templates/tool.jinja",
+)
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+@pytest.mark.parametrize("name", ADDED)
+def test_a_file_that_the_libraries_look_for_may_not_be_added(
+    tmp_path: Path, name: str, is_reported: bool
+) -> None:
+    plan = plan_in(tmp_path, "allow=[input_changed]")
     (tmp_path / "base" / name).unlink(missing_ok=True)
-    read = read_files(plan, hash_file)
+    loaded = LoadedFiles(snapshot_inputs(plan, plan.machine.digests.of), hash_file)
     (tmp_path / "base" / name).write_text("new")
-    assert read.find_changes(hash_file) == [f"{tmp_path / 'base' / name} was added"]
+    if is_reported:
+        load(loaded, tmp_path / "base" / name)
+    loaded.compare()
+    assert loaded.changes == [f"{tmp_path / 'base' / name} was added"]
 
 
 def test_only_files_whose_state_differs_are_read_again(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
-    read = read_files(plan, hash_file)
     digested: list[str] = []
 
     def digest(path: Path) -> str:
         digested.append(path.name)
         return hash_file(path)
 
-    assert read.find_changes(digest) == [] and digested == []
+    planned = snapshot_inputs(plan, plan.machine.digests.of)
+    LoadedFiles(planned, digest).compare()
+    assert digested == []
     os.utime(tmp_path / "own.jinja", ns=(1, 1))
-    assert read.find_changes(digest) == [] and digested == ["own.jinja"]
+    loaded = LoadedFiles(planned, digest)
+    loaded.compare()
+    assert loaded.changes == [] and digested == ["own.jinja"]
 
 
 def test_staged_rows_flag_files_and_the_accelerate_file_are_among_them(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("zero_stage: 2\n")
+    files.model(tmp_path / "tokenizer")
     plan = plan_in(tmp_path, f"flags.hub_model_id={tmp_path / 'tokenizer'}")
     entry = plan.inputs.mixture[0]
     assert entry.data is not None
     entry.data.folder.mkdir(parents=True)
     entry.data.train_file.write_text("{}")
-    paths = read_files(plan, hash_file).files.keys()
+    paths = snapshot_inputs(plan, plan.machine.digests.of).files.keys()
     assert {entry.data.train_file, tmp_path / "tokenizer" / "tokenizer.json"} <= paths
     assert set(plan.parallel.files) <= paths
 
@@ -144,17 +242,118 @@ def test_staged_rows_flag_files_and_the_accelerate_file_are_among_them(tmp_path:
 def test_a_file_that_was_another_while_the_trainer_loaded_it_is_found(tmp_path: Path) -> None:
     """It was put back before anybody looked: the content that was loaded is not known any more."""
     plan = plan_in(tmp_path)
-    read = read_files(plan, hash_file)
+    planned = snapshot_inputs(plan, plan.machine.digests.of)
     weights = tmp_path / "base" / "model.safetensors"
-    assert read.find_others([(weights, file_state(weights))], hash_file) == []
     kept = tmp_path / "kept"
     shutil.copy2(weights, kept)
     replace_alike(tmp_path)
-    loaded = file_state(weights)
-    assert len(read.find_others([(weights, loaded)], hash_file)) == 1
+    other = file_state(weights)
     kept.replace(weights)
-    assert read.find_changes(hash_file) == []
-    [change] = read.find_others([(weights, loaded)], hash_file)
-    assert str(weights) in change
-    assert read.find_others([(weights, file_state(weights))], hash_file) == []
-    assert read.find_others([(tmp_path / "no input", loaded)], hash_file) == []
+    loaded = LoadedFiles(planned, hash_file)
+    load(loaded, weights)
+    loaded.compare()
+    assert loaded.changes == []
+    loaded.add(weights, other, "load")
+    assert loaded.changes == [f"{weights} was another file when it was loaded"]
+    loaded.add(tmp_path / "no input", other, "load")
+    assert len(loaded.changes) == 1
+
+
+def own_file(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_text("first")
+    return path
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_module_that_a_verifier_imports_again_has_to_be_the_same(
+    tmp_path: Path, is_planned: bool
+) -> None:
+    """Its process is started anew after a call that was too slow."""
+    helper = own_file(tmp_path, "helper.py")
+    planned = {helper: ReadFile(file_state(helper), hash_file(helper))} if is_planned else {}
+    loaded = LoadedFiles(ReadFiles(planned), hash_file)
+    load(loaded, helper, "import")
+    os.utime(helper, ns=(1, 1))
+    load(loaded, helper, "import")
+    assert loaded.changes == [] == loaded.find_later_changes()
+    helper.write_text("other")
+    assert loaded.changes == [] and loaded.find_later_changes() == [f"{helper} changed"]
+    load(loaded, helper, "import")
+    [change] = loaded.changes
+    assert str(helper) in change
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+@pytest.mark.parametrize("name", ["cache.json", "helper.py"])
+def test_a_file_that_the_verifier_itself_rewrites_is_named_as_that(
+    tmp_path: Path, name: str, is_planned: bool
+) -> None:
+    file = own_file(tmp_path, name)
+    planned = {file: ReadFile(file_state(file), hash_file(file))} if is_planned else {}
+    loaded = LoadedFiles(ReadFiles(planned), hash_file)
+    use: FileUse = "import" if name.endswith(".py") else "read"
+    load(loaded, file, use)
+    file.write_text("other")
+    load(loaded, file, "write")
+    assert loaded.notes == [f"the verifier itself rewrites {file}, which it has read"]
+    loaded.compare()
+    assert loaded.changes == [] and loaded.find_later_changes() == []
+    load(loaded, file, use)
+    assert bool(loaded.changes) == (use == "import")
+    assert all("itself" in change for change in loaded.changes)
+
+
+def test_a_file_that_another_program_keeps_is_reported_when_it_is_read_again(
+    tmp_path: Path,
+) -> None:
+    table = own_file(tmp_path, "table.json")
+    loaded = LoadedFiles(ReadFiles({}), hash_file)
+    load(loaded, table, "read")
+    table.write_text("other")
+    load(loaded, table, "read")
+    load(loaded, table, "read")
+    assert loaded.changes == []
+    assert loaded.notes == [f"{table} has changed, and a verifier has read it again"]
+
+
+def test_a_file_of_the_proof_that_changed_before_a_verifier_read_it_is_a_change(
+    tmp_path: Path,
+) -> None:
+    table = own_file(tmp_path, "table.json")
+    loaded = LoadedFiles(
+        ReadFiles({table: ReadFile(file_state(table), hash_file(table))}), hash_file
+    )
+    table.write_text("other")
+    load(loaded, table, "read")
+    assert loaded.changes == [f"{table} was another file when it was loaded"]
+
+
+def test_another_node_reads_only_what_is_not_the_same_file_there(tmp_path: Path) -> None:
+    """The number of the device is another on each node."""
+    shared, own = own_file(tmp_path, "shared"), own_file(tmp_path, "own")
+    digested: list[Path] = []
+
+    def digest(path: Path) -> str:
+        digested.append(path)
+        return hash_file(path)
+
+    def of_node_0(path: Path) -> ReadFile:
+        return ReadFile((7, *file_state(path)[1:]), hash_file(path))
+
+    planned = ReadFiles({shared: of_node_0(shared), own: of_node_0(own)})
+    other = tmp_path / "copy"
+    shutil.copy2(own, other)
+    other.replace(own)
+    found = find_here(planned, digest, ())
+    assert digested == [own]
+    assert found.files[own].state == file_state(own)
+    own.write_text("other")
+    with pytest.raises(UserError) as refused:
+        find_here(planned, digest, ())
+    assert f"{own} is another file on this node" in refused.value.problems[0].message
+    own.unlink()
+    with pytest.raises(UserError) as refused:
+        find_here(planned, digest, ())
+    assert f"{own} is not on this node" in refused.value.problems[0].message
+    assert set(find_here(planned, digest, ("input_changed",)).files) == {shared}

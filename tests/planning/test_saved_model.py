@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from launch.config.origins import Provenance
 from launch.digests import hash_file
 from launch.errors import UserError
 from launch.execution.completion import refuse_changes
 from launch.planning.digest_cache import DigestCache
-from launch.planning.saved_model import digest_model, find_changes, run_of
+from launch.planning.input_source import InputSource
+from launch.planning.saved_model import digest_model, find_changes, find_model_changes, run_of
+from tests.conftest import machine_in, planned
+from tests.execution import files
 
 Change = Callable[[Path], object]
 
@@ -131,3 +135,46 @@ def test_a_copy_that_keeps_the_times_is_found(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model\.safetensors.*\[model_changed\]"):
         refuse_changes(run)
     refuse_changes(run, ["model_changed"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stage=sft", "trainer=trl_sft", "device=cpu"),
+        ("stage=sft", "trainer=trl_sft", "device=cpu", "allow=[incomplete_model]"),
+        ("stage=sft", "trainer=olmo_core_finetune", "gpus=8"),
+        ("stage=rlvr", "trainer=grpo_fast", "gpus=8"),
+    ],
+)
+def test_every_trainer_refuses_a_model_that_is_not_the_one_of_its_run(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run = files.model(tmp_path / "runs" / "demo" / "one" / "model").parent
+    digest = DigestCache(tmp_path / "digests.json").of
+    recorded = {"model": {"files": digest_model(run / "model", digest)}}
+    (run / "DONE").write_text(json.dumps(recorded))
+    line = (*words, f"model.path={run / 'model'}")
+    assert "model_changed" not in ids_of(tmp_path, line)
+    (run / "model" / "generation_config.json").write_text("{}")
+    assert "model_changed" in ids_of(tmp_path, line)
+    accepted = [word for word in line if not word.startswith("allow")]
+    assert "model_changed" not in ids_of(tmp_path, (*accepted, "allow=[model_changed]"))
+
+
+def ids_of(folder: Path, words: Sequence[str]) -> list[str]:
+    """Return the ids of what a plan is refused for."""
+    try:
+        planned(*words, machine=machine_in(folder))
+    except UserError as refused:
+        return [problem.id for problem in refused.problems]
+    return []
+
+
+def test_a_model_that_another_run_was_to_make_is_compared_before_the_start(tmp_path: Path) -> None:
+    """As between two stages of a pipeline, of which the second was planned before the first ran."""
+    run = finished_run(tmp_path)
+    source = InputSource(str(run / "model"), run / "model", None, Provenance("override", None))
+    digest = DigestCache(tmp_path / "digests.json").of
+    assert find_model_changes(source, digest) == []
+    (run / "model" / "model.safetensors").write_text("of another run")
+    assert [each.id for each in find_model_changes(source, digest)] == ["model_changed"]

@@ -22,6 +22,7 @@ from launch.execution.record.lock import find_holder, lock_path, run_lock
 from launch.execution.record.outcome import Outcome
 from launch.planning.machine import Machine, this_machine
 from launch.planning.plan import Plan
+from launch.planning.read_files import LoadedFiles
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.node.lifecycle import run_stage
@@ -63,7 +64,7 @@ class RecordingDisplay:
         """There is no progress."""
 
 
-def two_steps(plan: Plan, folder: RunFolder, display: Display) -> Outcome:
+def two_steps(plan: Plan, folder: RunFolder, display: Display, inputs: LoadedFiles) -> Outcome:
     """Ranks that log two steps, make no checkpoint and are ended."""
     append(folder.events, [event("phase", 0.0, phase="training")])
     append(folder.metrics, [{"step": step, "loss": 1.0} for step in (1, 2)])

@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.check.machine.rule import Host, rule
@@ -26,6 +28,19 @@ from launch.worker.reward_proof import ProofReport, ProofRequest
 
 _PRINTS = "let the verifier print nothing, and not end its process"
 _SECONDS = 600.0  # time limit of the whole proof
+
+
+@dataclass(frozen=True)
+class RewardProof(Finding):
+    """The result of the proof, and what the verifiers used in it."""
+
+    # digests of the user's files that they imported or read, and did not write
+    files: Mapping[Path, str] = field(default_factory=dict, hash=False)
+
+
+def proven_files(findings: Iterable[Finding]) -> Mapping[Path, str]:
+    """Return the digests of the files that the verifiers used in the proof; {} without one."""
+    return next((each.files for each in findings if isinstance(each, RewardProof)), {})
 
 
 @rule("reward_proof", "reward")
@@ -64,7 +79,15 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
         ValueError,
     ):  # something of the user's printed after the report, or ended it
         return failed(f"the reward proof in {python} ended without a report", _PRINTS, where)
-    return _judge_report(report, where)
+    judged = _judge_report(report, where)
+    return RewardProof(**vars(judged), files=_digest_used(plan, report))
+
+
+def _digest_used(plan: Plan, report: ProofReport) -> dict[Path, str]:
+    """Return the digests of the files that the verifiers used, as they are now."""
+    names = [Path(name) for name in report.files]
+    found = {path: plan.machine.digests.of(path) for path in names}
+    return {path: digest for path, digest in found.items() if digest is not None}
 
 
 def _judge_report(report: ProofReport, where: str | None) -> Finding:

@@ -64,7 +64,16 @@ def preflight(
 ) -> tuple[list[Finding], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
-    The warnings include the failures that `allow` overrides. Only `check` runs the slow rules.
+    The warnings include the failures that `allow` overrides. See `inspect_fast`.
+    """
+    findings = inspect_fast(plan, asks_parser=asks_parser, ends_after=ends_after)
+    return stopping_problems(findings), warnings(findings)
+
+
+def inspect_fast(
+    plan: Plan, *, asks_parser: bool = False, ends_after: int | None = None
+) -> list[Finding]:
+    """Return what the fast rules find on this machine now; only `check` runs the slow ones.
 
     Args:
         asks_parser: whether to run the slow rule that asks the trainer's parser too.
@@ -72,8 +81,7 @@ def preflight(
     """
     also_runs = parser.parser_accepts if asks_parser else None
     rules = [rule for rule in RULES if not rule.slow or rule is also_runs]
-    findings = inspect(plan, rules, ends_after)
-    return stopping_problems(findings), warnings(findings)
+    return inspect(plan, rules, ends_after)
 
 
 def warnings(findings: Iterable[Finding]) -> list[Finding]:

@@ -19,6 +19,7 @@ from launch.files import read_file, read_json_object
 from launch.planning.model_folder import (
     BrokenFileError,
     check_torch_file,
+    find_foreign_pickle,
     find_weight_faults,
     read_safetensors_header,
 )
@@ -90,6 +91,9 @@ def _read_checkpoint(path: Path, layout: Layout) -> Checkpoint:
         faults = tuple(_trl_faults(path, number, layout))
     else:
         faults = tuple(_accelerate_faults(path, layout))
+    if not faults:
+        foreign = find_foreign_pickle(path)
+        faults = (foreign,) if foreign is not None else ()
     return Checkpoint(path, unit, number, faults, marked=(path / MARK).exists())
 
 

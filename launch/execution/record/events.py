@@ -22,11 +22,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from launch.worker.json_codec import SCHEMA_VERSION, versioned
-from launch.worker.opened import FileState
+from launch.worker.opened import FileUse, UsedFile
 
 PHASES = (
     "import",
@@ -56,7 +55,8 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "completion": {"step": int},
     # the model was saved, and the worker has compared its files with the weights in memory
     "saved": {"step": int},
-    # a file that the trainer has read, with the state in which it was (launch/digests.py)
+    # a file that the trainer or a verifier has used, with its state; it also has `use`
+    # (launch/worker/opened.py)
     "opened": {"path": str, "state": list},
     # the tokens of the first samples, in a run that trains an adapter
     "first_rows": {"rows": list},
@@ -214,13 +214,16 @@ class Metrics:
             self._sums[name] = total
 
 
-def read_opened(event: Event) -> tuple[Path, FileState] | None:
-    """Return the file and the state of an "opened" event; None if it has no such state."""
+def read_opened(event: Event) -> UsedFile | None:
+    """Return the file of an "opened" event; None if its state or its use is no such."""
     try:
         device, inode, size, modified, changed = map(int, event.data["state"])
     except (TypeError, ValueError):
         return None
-    return Path(event.data["path"]), (device, inode, size, modified, changed)
+    use = event.data.get("use", "load")
+    if use not in get_args(FileUse):
+        return None
+    return UsedFile(event.data["path"], (device, inode, size, modified, changed), use)
 
 
 def is_number(value: object) -> TypeGuard[float]:

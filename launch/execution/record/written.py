@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import MARK, names_checkpoint
 from launch.files import append_json, read_json_lines
 from launch.worker.json_codec import versioned
-from launch.worker.opened import FileState, file_state
+from launch.worker.opened import FileState, is_same_file, opened_state
 
 WRITTEN = "checkpoints.jsonl"
 # of files that transformers reads before any that a checkpoint has
@@ -37,6 +37,8 @@ class WrittenCheckpoint:
     attempt: int | None
     files: Mapping[str, FileState]
     digests: Mapping[str, str] = field(default_factory=dict)  # of the files that were read so far
+    # False for what the run wrote last: another node may still have written a file of it
+    whole: bool = True
 
     def find_change(self, folder: Path, digest: Digest) -> str | None:
         """Describe how the files in `folder` differ from those that were written; None if they do
@@ -58,13 +60,16 @@ class WrittenCheckpoint:
                 recorded[name] = self.files[name]
             if name in now:
                 found[name] = now[name]
-            if recorded.get(name) == found.get(name) or name not in self.files or name not in now:
+            if name not in self.files or name not in now:
+                continue
+            if is_same_file(self.files[name], now[name]):
+                found[name] = recorded[name]
                 continue
             if name in self.digests:
                 recorded[name] = self.digests[name]
                 found[name] = digest(folder / name)
             else:
-                # another node numbers the device differently, and a copy has another inode
+                # a copy has another inode
                 recorded[name] = self.files[name][2:4]
                 found[name] = now[name][2:4]
         return describe_file_changes(recorded, found)
@@ -75,7 +80,7 @@ def checkpoint_files(folder: Path) -> dict[str, FileState]:
 
     The mark of a finished one is no part of it: a resume adds it.
     """
-    return {name: file_state(folder / name) for name in files_below(folder, MARK.__eq__)}
+    return {name: opened_state(folder / name) for name in files_below(folder, MARK.__eq__)}
 
 
 def read_written(run: Path) -> dict[str, WrittenCheckpoint]:
@@ -98,14 +103,39 @@ def _read_line(line: Mapping[str, Any]) -> WrittenCheckpoint:
             digests[str(name)] = str(entry["digest"])
     attempt = line["attempt"]
     return WrittenCheckpoint(
-        str(line["checkpoint"]), None if attempt is None else int(attempt), files, digests
+        str(line["checkpoint"]),
+        None if attempt is None else int(attempt),
+        files,
+        digests,
+        whole=line.get("whole") is not False,
     )
 
 
-def record_found(run: Path, checkpoint: Path) -> None:
-    """Record a checkpoint that a resume begins with, unless it is recorded. Raises OSError."""
-    if checkpoint.name not in read_written(run):
+def record_found(run: Path, checkpoint: Path, *, is_foreign: bool = False) -> None:
+    """Record a checkpoint that a resume begins with, unless it is recorded. Raises OSError.
+
+    `is_foreign`: its files are others than those that an attempt has recorded, and are accepted;
+    that attempt has shown nothing about them.
+    """
+    if is_foreign or checkpoint.name not in read_written(run):
         _append(run, WrittenCheckpoint(checkpoint.name, None, checkpoint_files(checkpoint)))
+
+
+def record_last(run: Path, output: Path) -> None:
+    """Record anew what a run wrote last, once its processes have ended on all nodes.
+
+    Another node may have written a file of it after the recorder of node 0 had closed. Checkpoints
+    after which the run trained a step stay as they are recorded.
+    """
+    latest = max(1, latest_attempt(run))
+    for checkpoint in read_written(run).values():
+        if checkpoint.whole or checkpoint.attempt != latest:
+            continue
+        with contextlib.suppress(OSError):  # it was removed, or the disk is full
+            files = checkpoint_files(output / checkpoint.name)
+            is_same = files == checkpoint.files
+            digests = checkpoint.digests if is_same else {}
+            _append(run, replace(checkpoint, files=files, digests=digests, whole=True))
 
 
 def writers_of(run: Path, checkpoint: str | None) -> list[int]:
@@ -190,11 +220,25 @@ class CheckpointRecorder:
         `is_writing`: the run ended while it wrote a checkpoint. One that is half written is found
         by its files (checkpoints.py).
         """
-        if is_writing or self._open:
-            self.record_new(is_whole=True)
         self._stopped.set()
         self._queue.put(None)
         self._thread.join()
+        if is_writing or self._open:
+            self._record_last()
+
+    def _record_last(self) -> None:
+        """Record the checkpoints after which the run trained no step."""
+        written = read_written(self._run)
+        for folder in self._folders():
+            if folder.name in self._settled:
+                continue
+            with contextlib.suppress(OSError):  # it is being removed, or the disk is full
+                files = checkpoint_files(folder)
+                known = written.get(folder.name)
+                digests = known.digests if known and known.files == files else {}
+                self._write(
+                    WrittenCheckpoint(folder.name, self._attempt, files, digests, whole=False)
+                )
 
     def _write(self, checkpoint: WrittenCheckpoint) -> None:
         with self._lock:
@@ -228,5 +272,10 @@ def _append(run: Path, checkpoint: WrittenCheckpoint) -> None:
         if name in checkpoint.digests:
             entry["digest"] = checkpoint.digests[name]
         files[name] = entry
-    line = {"checkpoint": checkpoint.name, "attempt": checkpoint.attempt, "files": files}
+    line = {
+        "checkpoint": checkpoint.name,
+        "attempt": checkpoint.attempt,
+        "whole": checkpoint.whole,
+        "files": files,
+    }
     append_json(run / WRITTEN, versioned(line))

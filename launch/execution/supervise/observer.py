@@ -16,9 +16,16 @@ from dataclasses import replace
 from typing import Any
 
 from launch.execution.diagnosis.causes import CauseFinder
-from launch.execution.facts import LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
+from launch.execution.facts import (
+    FileUsed,
+    LoggedStep,
+    NewOutput,
+    PhaseStarted,
+    RankError,
+    TotalSteps,
+)
 from launch.execution.record.attempts import latest_attempt
-from launch.execution.record.events import Event, Metrics
+from launch.execution.record.events import Event, Metrics, read_opened
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.written import CheckpointRecorder
 from launch.execution.supervise.streams import LAUNCHER
@@ -90,6 +97,8 @@ class Observer:
             self.record(event)
             if event.kind == "total_steps":
                 self._watch.observe(TotalSteps(self._clock(), event.data["steps"]))
+            elif event.kind == "opened":
+                self._take_file(event)
             self._display(event)
 
     def record(self, event: Event) -> None:
@@ -113,6 +122,12 @@ class Observer:
             self._begin_phase(event)
         else:
             self.record(event)
+
+    def _take_file(self, event: Event) -> None:
+        """Pass on a file that a process of this machine has used."""
+        file = read_opened(event)
+        if file is not None:
+            self._watch.observe(FileUsed(self._clock(), file))
 
     def _begin_phase(self, event: Event, *, is_step: bool = False) -> None:
         phase = event.data["phase"]

@@ -137,6 +137,26 @@ def _signal_handlers(stops: _StopSignals, signals: Sequence[signal.Signals]) -> 
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def hold_signals() -> Iterator[None]:
+    """Have the signals that end a run wait until this is left: a record is written whole."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = [
+        (number, signal.signal(number, lambda number, frame: held.append(number)))
+        for number in stop_signals()
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+        for held_number in held:
+            signal.raise_signal(held_number)
+
+
 def supervise(execution: Execution, folder: RunFolder, display: Display) -> Outcome:
     """Run `execution` to its end and record it in `folder`, which must exist; no process of it
     outlives this call.

@@ -28,6 +28,7 @@ from launch.execution.diagnosis.advice import Situation
 from launch.execution.facts import (
     DiskUsage,
     Fact,
+    FileUsed,
     GuardContext,
     GuardFinding,
     PhaseStarted,
@@ -44,7 +45,7 @@ from launch.planning.estimate.forecast import UnknownMemoryError, planned_settin
 from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan
-from launch.planning.read_files import CHANGED, describe
+from launch.planning.read_files import CHANGED, LoadedFiles, describe
 
 _LOADED = ("reference_logprobs", "first_step", "training")  # phases after everything was loaded
 _TICK = 0.5  # seconds between two looks at the processes
@@ -112,7 +113,8 @@ class Watch:
         self._facts: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
         self._processes: dict[int, psutil.Process] = {}  # by rank
         self._exited: set[int] = set()  # ranks
-        self._is_compared = False  # whether the inputs were, once the trainer had loaded them
+        self._has_changes = False  # whether it was reported that an input is not the planned one
+        self._notes_seen = 0  # of inputs that changed after they were loaded
         self._disk_checked = -_DISK_EVERY
         self._checkpoint_bytes: int | None = None
         self._checkpoint_checked = -_CHECKPOINTS_EVERY
@@ -217,22 +219,35 @@ class Watch:
         size, _ = measure_checkpoint(checkpoints[-1])
         return size
 
-    def _check_inputs(self) -> None:
-        """End the run if what the trainer has loaded is not what was planned."""
-        find = self.config.find_changes
-        changes = find() if find is not None else []
-        if changes:
-            found = GuardFinding(CHANGED, describe(changes)).apply_allow(self.config.allow)
-            self.findings.append(found)
-            if not found.stops:
-                self.messages.append(f"warning: {found}")
-            elif self.stopped_by is None:
-                self._stop(found)
+    def _check_inputs(self, fact: Fact) -> None:
+        """End the run if what it has loaded is not what was planned; report later changes."""
+        inputs = self.config.inputs
+        if inputs is None:
+            return
+        if isinstance(fact, FileUsed):
+            inputs.add(Path(fact.file.path), fact.file.state, fact.file.use)
+        elif isinstance(fact, PhaseStarted) and fact.phase in _LOADED:
+            inputs.compare()
+        new = inputs.notes[self._notes_seen :]
+        found = [GuardFinding.warning(CHANGED, note) for note in new]
+        self._notes_seen = len(inputs.notes)
+        if inputs.changes and not self._has_changes:
+            self._has_changes = True
+            changed = GuardFinding(CHANGED, describe(inputs.changes))
+            found.append(changed.apply_allow(self.config.allow))
+        for finding in found:
+            self._report(finding)
+
+    def _report(self, finding: GuardFinding) -> None:
+        """Record a finding, and end the run if it stops it."""
+        self.findings.append(finding)
+        if not finding.stops:
+            self.messages.append(f"warning: {finding}")
+        elif self.stopped_by is None:
+            self._stop(finding)
 
     def _check(self, fact: Fact) -> None:
-        if isinstance(fact, PhaseStarted) and fact.phase in _LOADED and not self._is_compared:
-            self._is_compared = True
-            self._check_inputs()
+        self._check_inputs(fact)
         for guard in self._guards:
             observed = guard.observe(fact)
             if observed is None:
@@ -241,11 +256,7 @@ class Watch:
             if (guard.id, finding.stops) in self._issued:
                 continue
             self._issued.add((guard.id, finding.stops))
-            self.findings.append(finding)
-            if not finding.stops:
-                self.messages.append(f"warning: {finding}")
-            elif self.stopped_by is None:
-                self._stop(finding)
+            self._report(finding)
 
     def _stop(self, finding: GuardFinding) -> None:
         self.stopped_by = finding
@@ -282,8 +293,7 @@ class WatchConfig:
     guards: GuardsConfig | None = None  # None turns all guards off
     allow: Collection[str] = ()  # ids of guards that only warn
     guard_context: GuardContext = field(default_factory=GuardContext)
-    # what finds the inputs that have changed since they were planned, a phrase for each
-    find_changes: Callable[[], list[str]] | None = None
+    inputs: LoadedFiles | None = None  # what compares the files that are loaded; None: nothing
     output: Path | None = None  # the trainer's output folder
     layout: Layout | None = None  # what makes a checkpoint of this run complete
     checkpoint_bytes: int | None = None  # an estimate; None if unknown

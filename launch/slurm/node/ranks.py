@@ -10,22 +10,25 @@ import random
 import socket
 import sys
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, refusal
+from launch.execution.completion import verify_inputs
 from launch.execution.display import Display, PlainDisplay, display_for
 from launch.execution.engine import build_execution
 from launch.execution.guards import GUARDS
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
+from launch.execution.record.written import record_last
 from launch.execution.supervise.supervisor import Execution, supervise
-from launch.execution.supervise.watch import build_watch_config
 from launch.files import read_file, write_exact
 from launch.planning.command import NodeRendezvous, fill_placeholders
 from launch.planning.plan import Plan
+from launch.planning.read_files import LoadedFiles, ReadFile, ReadFiles, find_here
 from launch.slurm.node.task import NodeContext, await_job_outcome
 from launch.worker.json_codec import decode, encode
 
@@ -45,6 +48,14 @@ class StartRecord:
     command: tuple[str, ...] = ()
     host: str = ""  # where rank 0 listens
     port: int = 0
+    # the files that the ranks load, as node 0 found them: the other nodes have to load the same
+    files: Mapping[str, ReadFile] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> ReadFiles:
+        files = {Path(name): file for name, file in self.files.items()}
+        return ReadFiles(files, tuple(map(Path, self.folders)))
 
     def write(self, folder: Path) -> None:
         """Write the record into the folder of this start of the job."""
@@ -107,9 +118,18 @@ def run_first_node(node: NodeContext) -> int:
     """
     allocation = node.allocation
 
-    def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
+    def run_ranks(
+        started: Plan, folder: RunFolder, display: Display, inputs: LoadedFiles
+    ) -> Outcome:
         port = rendezvous_port(allocation.number)
-        start = StartRecord(started.identity, started.command, allocation.host, port)
+        start = StartRecord(
+            started.identity,
+            started.command,
+            allocation.host,
+            port,
+            {str(path): file for path, file in inputs.planned.files.items()},
+            tuple(map(str, inputs.planned.folders)),
+        )
         if len(allocation.hosts) > 1:
             hosts = ", ".join(allocation.hosts)
             address = f"{start.host}:{start.port}"
@@ -117,8 +137,11 @@ def run_first_node(node: NodeContext) -> int:
         start.write(node.attempt)
         node.peers.report_progress("started")
         with node.signals.while_ranks_run():
-            outcome = supervise(node_execution(node, started, start), folder, display)
-        return await_job_outcome(node, outcome)
+            execution = node_execution(node, started, start, inputs)
+            outcome = supervise(execution, folder, display)
+        outcome = await_job_outcome(node, outcome)
+        record_last(started.folder, started.model_dir)
+        return outcome
 
     code = node.task.lead(run_ranks, display_for(sys.stdout))
     if read_start_record(node.attempt) is None:
@@ -132,7 +155,7 @@ def run_other_node(node: NodeContext) -> int:
 
     Their logs are in nodes/N of the run folder.
 
-    Raises UserError: nodes_differ.
+    Raises UserError: nodes_differ, input_changed.
     """
     plan = node.plan
     allocation = node.allocation
@@ -150,17 +173,24 @@ def run_other_node(node: NodeContext) -> int:
         raise refusal("nodes_differ", message, None, cure)
     if not start.command:
         return EXIT_DONE
+    digests = plan.machine.digests
+    found = find_here(start.inputs, digests.of, plan.config.allow)
+    inputs = LoadedFiles(found, digests.of)
     folder = RunFolder(node.record)
     folder.create()
     display = _MessageDisplay(allocation.host)
     with node.signals.while_ranks_run():
-        outcome = supervise(node_execution(node, plan, start), folder, display)
+        execution = node_execution(node, plan, start, inputs)
+        outcome = supervise(execution, folder, display)
+    outcome = verify_inputs(outcome, inputs, plan.config.allow)
     outcome = await_job_outcome(node, outcome)
     folder.finish(outcome)
     return outcome.exit_code
 
 
-def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Execution:
+def node_execution(
+    node: NodeContext, plan: Plan, start: StartRecord, inputs: LoadedFiles
+) -> Execution:
     """Build the execution of this node's ranks.
 
     Only node 0 sees the trainer's metrics, so it alone runs the guards that read them and counts
@@ -170,7 +200,8 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     ranks_per_node = plan.parallel.width.local
     first_rank = allocation.node_rank * ranks_per_node
     ranks = tuple(range(first_rank, first_rank + ranks_per_node))
-    watch_config = build_watch_config(plan)
+    execution = build_execution(plan, inputs)
+    watch_config = execution.watch_config
     guard_context = replace(watch_config.guard_context, ranks=ranks)
     watch_config = replace(watch_config, guard_context=guard_context)
     if not node.is_first:
@@ -183,7 +214,7 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
         watch_config = replace(watch_config, output=None, guards=guards)
     rendezvous = NodeRendezvous(allocation.node_rank, start.host, start.port)
     return replace(
-        build_execution(plan),
+        execution,
         argv=fill_placeholders(start.command, rendezvous),
         watch_config=watch_config,
         peers=node.peers,

@@ -17,6 +17,7 @@ from launch.execution.record.outcome import Outcome
 from launch.execution.resume import is_finished
 from launch.planning.build import plan_on_this_machine
 from launch.planning.plan import Plan
+from launch.planning.read_files import LoadedFiles
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure, Peers
@@ -62,9 +63,11 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
             display.say("; ".join(messages))
             current = plan_restart(current, display.say)
 
-        def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
+        def run_ranks(
+            started: Plan, folder: RunFolder, display: Display, inputs: LoadedFiles
+        ) -> Outcome:
             restart_mark.set()  # an older run is archived by now
-            return ranks(started, folder, display)
+            return ranks(started, folder, display, inputs)
 
         with run_lock(plan.folder, display.say):
             return carry_out(current, display, run_ranks)

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,31 @@ def _find_name(template: str, program: TrainerProgram, requested: str | None) ->
 
 def _known_templates(program: TrainerProgram, requested: str | None) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each template; a name can have two texts, as tulu has."""
-    for path in (requested, program.flag("chat_template_path"), program.template_file):
-        if path and Path(path).is_file():
-            name = path if path == requested else Path(path).stem
-            yield name, Path(path).read_text(encoding="utf-8")
+    for path in _template_files(program, requested):
+        text = _read_template(path)
+        if text is not None:
+            yield path if path == requested else Path(path).stem, text
     upstream = sys.modules.get("open_instruct.dataset_transformation")
     yield from getattr(upstream, "CHAT_TEMPLATES", {}).items()
     for file in sorted(_TEMPLATES.glob("*.jinja")):
         yield file.stem, file.read_text(encoding="utf-8")
+
+
+def remember_templates(program: TrainerProgram, requested: str | None) -> None:
+    """Read the templates that the trainer is to load: the user may edit a file after that."""
+    for path in _template_files(program, requested):
+        _read_template(path)
+
+
+def _template_files(program: TrainerProgram, requested: str | None) -> list[str]:
+    paths = (requested, program.flag("chat_template_path"), program.template_file)
+    return [path for path in paths if path]
+
+
+@cache
+def _read_template(path: str) -> str | None:
+    """Return the text of a template; None for the name of one."""
+    return Path(path).read_text(encoding="utf-8") if Path(path).is_file() else None
 
 
 def _find_trl_name(forms: Sequence[str]) -> str | None:

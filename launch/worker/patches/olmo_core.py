@@ -120,8 +120,10 @@ def _collect_evidence(context: PatchContext) -> None:
     # not above: a plan imports the patches, and inspects nothing
     from ..evidence.objective import watch_dpo_loss
     from ..evidence.olmo_core_collector import OlmoCoreCollector
+    from ..evidence.start import remember_templates
 
     collector = OlmoCoreCollector(context)
+    remember_templates(context.trainer, context.requested.get("chat_template"))
     collector.row_record.watch_open_instruct()
     if context.trainer.script_name == "dpo.py":
         watch_dpo_loss(context.requested, collector.report)

@@ -89,8 +89,10 @@ def _collect_evidence(context: PatchContext) -> None:
     # not above: a plan imports the patches, and inspects nothing
     from ..evidence.collector import EvidenceCollector
     from ..evidence.objective import watch_dpo_loss
+    from ..evidence.start import remember_templates
 
     collector = EvidenceCollector(context)
+    remember_templates(context.trainer, context.requested.get("chat_template"))
     if context.trainer.module is not None:
         collector.row_record.watch_trl()
     else:

@@ -91,3 +91,19 @@ def test_trl_under_deepspeed(tmp_path: Path) -> None:
     (folder / "latest").write_text("global_step2")
     [checkpoint] = find_checkpoints(tmp_path, Layout(Family.trl, 2, 3))
     assert checkpoint.faults == ("DeepSpeed's `latest` is missing",)
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "rng_state.pth", "scaler.pt", "global_step10/rank0.pkl", ".metadata"]
+)
+def test_a_checkpoint_with_a_pickle_that_imports_anything_else_is_not_resumed(
+    tmp_path: Path, name: str
+) -> None:
+    folder = trl_checkpoint(tmp_path / "checkpoint-10", 10)
+    layout = Layout(Family.trl, 1, None)
+    assert find_checkpoints(tmp_path, layout)[0].complete
+    (folder / name).parent.mkdir(exist_ok=True)
+    # os.system("true") of pickle's protocol 2
+    (folder / name).write_bytes(b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R.")
+    [checkpoint] = find_checkpoints(tmp_path, layout)
+    assert not checkpoint.complete and "posix.system" in checkpoint.faults[0]

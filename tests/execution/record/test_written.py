@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from launch.execution.record.written import (
     CheckpointRecorder,
     read_written,
     record_found,
+    record_last,
     writers_of,
 )
 from launch.files import write_json_lines
@@ -200,3 +202,59 @@ def test_lines_that_are_damaged_are_left_out(tmp_path: Path) -> None:
         '{"checkpoint": "c", "attempt": 1, "files": []}\n[]\n{"checkpoint": "d", "att'
     )
     assert read_written(tmp_path) == {}
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_another_node_writes_last_belongs_to_the_checkpoint(
+    tmp_path: Path, goes_on: bool
+) -> None:
+    """`goes_on`: the run trained a step after the checkpoint, so that every rank had written it."""
+    begin_attempt(tmp_path, None, ())
+    checkpoint = tmp_path / "model" / "checkpoint-10"
+    checkpoint.parent.mkdir()
+    recorder = CheckpointRecorder(tmp_path, checkpoint.parent)
+    write(checkpoint)
+    recorder.record_new(is_whole=False)
+    if goes_on:
+        recorder.record_new(is_whole=True)
+    recorder.close(is_writing=False)
+    (checkpoint / FILES[2]).write_text("written by a rank of another node")
+    (checkpoint / "model-00002.safetensors").write_text("so is this shard")
+    assert find_change(tmp_path, checkpoint) is not None
+    record_last(tmp_path, checkpoint.parent)
+    assert (find_change(tmp_path, checkpoint) is None) == (not goes_on)
+    # nothing is taken for the run's that is written later
+    swap(checkpoint)
+    record_last(tmp_path, checkpoint.parent)
+    assert find_change(tmp_path, checkpoint) is not None
+
+
+def test_the_hidden_index_of_a_sharded_checkpoint_belongs_to_it(tmp_path: Path) -> None:
+    """torch.distributed.checkpoint unpickles it."""
+    checkpoint = tmp_path / "model" / "checkpoint-10"
+    checkpoint.parent.mkdir()
+    begin_attempt(tmp_path, None, ())
+    recorder = CheckpointRecorder(tmp_path, checkpoint.parent)
+    write(checkpoint)
+    (checkpoint / ".metadata").write_bytes(b"index")
+    (checkpoint / ".nfs0001").write_bytes(b"a file that is removed while it is open")
+    recorder.record_new(is_whole=True)
+    recorder.close(is_writing=False)
+    (checkpoint / ".nfs0001").unlink()
+    assert find_change(tmp_path, checkpoint) is None
+    (checkpoint / ".metadata").write_bytes(b"INDEX")
+    assert find_change(tmp_path, checkpoint) == ".metadata changed"
+
+
+def test_a_file_whose_device_has_another_number_is_not_read_again(tmp_path: Path) -> None:
+    """As on another node, or after the file system was mounted again."""
+    checkpoint = run_with(tmp_path)
+    written = read_written(tmp_path)[checkpoint.name]
+    elsewhere = replace(
+        written, files={name: (7, *state[1:]) for name, state in written.files.items()}
+    )
+
+    def refuse(path: Path) -> str:
+        raise AssertionError(path)
+
+    assert elsewhere.find_change(checkpoint, refuse) is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
-from launch.execution.supervise.supervisor import Execution, supervise
+from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
 from tests.execution.supervise.fake import CONNECT, Finished, run, script
 from tests.execution.supervise.test_teardown import ELASTIC
 
@@ -338,3 +339,25 @@ def test_under_accelerate_a_killed_rank_is_named(tmp_path: Path) -> None:
     finished = two_ranks(tmp_path, body)
     assert finished.outcome.cause is not None
     assert "rank 1 was killed by SIGKILL" in finished.outcome.cause
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_waits_until_a_record_is_written(
+    number: signal.Signals,
+) -> None:
+    """Ctrl-C twice must not leave a run without its evidence."""
+    seen: list[int] = []
+    before = signal.signal(number, lambda number, frame: seen.append(number))
+    try:
+        with hold_signals():
+            for _ in range(2):
+                os.kill(os.getpid(), number)
+            time.sleep(0.01)
+            assert seen == []
+        assert seen == [number, number]
+        with pytest.raises(OSError, match="full"), hold_signals():
+            os.kill(os.getpid(), number)
+            raise OSError("full")
+        assert len(seen) == 3
+    finally:
+        signal.signal(number, before)

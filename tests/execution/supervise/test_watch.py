@@ -16,7 +16,15 @@ import pytest
 
 from launch.config.guards import DeadRankLimits, GuardsConfig
 from launch.config.schema import Family
-from launch.execution.facts import Fact, GuardContext, LoggedStep, NewOutput, PhaseStarted
+from launch.digests import hash_file
+from launch.execution.facts import (
+    Fact,
+    FileUsed,
+    GuardContext,
+    LoggedStep,
+    NewOutput,
+    PhaseStarted,
+)
 from launch.execution.record.attempts import begin_attempt
 from launch.execution.record.checkpoints import Layout
 from launch.execution.record.events import Event
@@ -25,6 +33,9 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.run import Run
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch, WatchConfig, free_bytes
+from launch.external import wait_until
+from launch.planning.read_files import LoadedFiles, ReadFile, ReadFiles
+from launch.worker.opened import UsedFile, file_state
 
 torch = pytest.importorskip("torch", reason="checkpoints are written by the real libraries")
 
@@ -110,32 +121,48 @@ def test_a_run_that_was_never_well_has_no_good_checkpoint(tmp_path: Path) -> Non
     assert watching.last_good_checkpoint()[0] is None
 
 
+@pytest.mark.parametrize("loaded_in", ["the phase", "a report"])
 @pytest.mark.parametrize(
-    ("changes", "allow", "stops"),
-    [
-        ([], (), False),
-        (["/base changed"], (), True),
-        (["/base changed"], ("input_changed",), False),
-    ],
+    ("is_changed", "allow", "stops"),
+    [(False, (), False), (True, (), True), (True, ("input_changed",), False)],
 )
 def test_a_run_whose_inputs_changed_before_they_were_loaded_is_ended_then(
-    tmp_path: Path, changes: list[str], allow: tuple[str, ...], stops: bool
+    tmp_path: Path, is_changed: bool, allow: tuple[str, ...], stops: bool, loaded_in: str
 ) -> None:
-    calls: list[str] = []
-
-    def find() -> list[str]:
-        calls.append("compared")
-        return changes
-
-    config = WatchConfig(allow=allow, find_changes=find)
+    file = tmp_path / "base"
+    file.write_text("planned")
+    inputs = LoadedFiles(ReadFiles({file: ReadFile(file_state(file), hash_file(file))}), hash_file)
+    config = WatchConfig(allow=allow, inputs=inputs)
     watching = Watch(config, tmp_path / "stacks", lambda: True)
     watching.start()
-    for phase in ("import", "load", "training", "checkpoint", "training"):
+    if is_changed:
+        file.write_text("another")
+    watching.observe(PhaseStarted(time.monotonic(), "load"))
+    if loaded_in == "a report":
+        watching.observe(FileUsed(time.monotonic(), UsedFile(str(file), file_state(file))))
+    for phase in ("training", "checkpoint", "training"):
         watching.observe(PhaseStarted(time.monotonic(), phase))
     watching.close()
-    assert calls == ["compared"]
     assert (watching.stopped_by is not None) == stops
-    assert [finding.id for finding in watching.findings] == ["input_changed"] * len(changes)
+    assert [finding.id for finding in watching.findings] == ["input_changed"] * is_changed
+
+
+def test_a_file_that_changes_after_it_was_loaded_is_only_reported(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    file.write_text("first")
+    inputs = LoadedFiles(ReadFiles({}), hash_file)
+    watching = Watch(WatchConfig(inputs=inputs), tmp_path / "stacks", lambda: True)
+    watching.start()
+    for text in ("first", "second"):
+        file.write_text(text)
+        used = UsedFile(str(file), file_state(file), "read")
+        watching.observe(FileUsed(time.monotonic(), used))
+        if text == "first":
+            assert wait_until(lambda: file in inputs.used, 10.0)
+    watching.close()
+    assert watching.stopped_by is None
+    assert [(each.id, each.stops) for each in watching.findings] == [("input_changed", False)]
+    assert str(file) in watching.messages[0]
 
 
 def test_free_bytes_of_a_folder_that_is_not_made_yet(tmp_path: Path) -> None:
