@@ -36,6 +36,7 @@ _OTHERS = (
     "validation_trained",
     # of data
     "no_loss_tokens",
+    "answer_changed",
     "equal_pairs",
     "loss_on_user",
     "no_end_of_turn",

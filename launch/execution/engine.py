@@ -92,7 +92,8 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
     prepare_inputs(plan, display.say)
     if start.checkpoint is None:
-        refuse_data(plan)
+        for warning in refuse_data(plan):
+            display.say(f"warning: {warning}")
     digests = DigestCache(plan.cache / "digests.json")
     refuse_changed_inputs(plan, digests.of)
     clear_run_folder(plan, start, display.say)
