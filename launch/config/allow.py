@@ -21,7 +21,14 @@ _REGISTERS = (
     ("launch.trials.rollout.gates_across", "GATES"),
 )
 # What the evidence says about weights, beside the settings that it proves.
-_WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
+_WEIGHTS = (
+    "weights",
+    "schedule_peak",
+    "movable_weights",
+    "gradients",
+    "last_update",
+    "saved_weights",
+)
 # Problems of a plan, which no list of rules has.
 _OTHERS = (
     "base_changed",

@@ -19,6 +19,7 @@ from . import (
     optimizer,
     order,
     precision,
+    rounding,
     rows,
     saved_model,
     start,
@@ -83,6 +84,7 @@ class EvidenceCollector:
         if self._objects.engine is not None:  # DeepSpeed clips and steps within backward()
             self._check_clipping(self._objects)
         if self._objects.model is not None and self._objects.optimizer is not None:
+            self._check_rounding(self._objects)
             self._updates = updates.Updates(self._objects)
             self._rate_check = self._make_rate_check(self._objects)
             self._note_rates()
@@ -137,6 +139,15 @@ class EvidenceCollector:
             self._updates.note_gradients()
         if self._objects is not None:
             self._check_clipping(self._objects)
+
+    def _check_rounding(self, objects: TrainerObjects) -> None:
+        """Check that the schedule's largest step can change the weights."""
+        count = self._count_steps(objects)
+        if count is None:
+            return
+        factor = rounding.find_factor(objects, count.per_step)
+        found = rounding.check_rounding(objects, factor, count.total)
+        rounding.report_rounding(found, self._context.allowed, self._context.events)
 
     def _check_clipping(self, objects: TrainerObjects) -> None:
         """Check the clipping of the first optimizer step."""

@@ -43,7 +43,7 @@ def check_dtypes(objects: TrainerObjects) -> list[Evidence]:
         Evidence("dtype", computed, how),
         Evidence("parameter_dtype", ",".join(types), "the model's parameters, by decreasing size"),
     ]
-    master = _master_dtype(objects)
+    master = master_dtype(objects)
     if master is not None:
         evidence.append(Evidence("master_dtype", master, "what the optimizer updates"))
     return evidence
@@ -73,7 +73,7 @@ def count_elements(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def _master_dtype(objects: TrainerObjects) -> str | None:
+def master_dtype(objects: TrainerObjects) -> str | None:
     """Return the dtype of the weights that the optimizer updates; DeepSpeed's has copies."""
     optimizer = objects.optimizer
     if optimizer is None:
