@@ -12,6 +12,7 @@ from .. import columns, hooks
 from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence
+from .cuts import count_cut
 from .trainer_objects import TrainerObjects
 
 MIXTURE = "mixture"
@@ -22,6 +23,7 @@ _DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
 # The names of the limit among the arguments of a trainer.
 _LIMIT_ARGUMENTS = ("max_length", "max_seq_length", "max_token_length")
 # Columns of rows that are cut one by one; TRL's DPO cuts in its collator.
+_SUSPECTS = 8  # rows that seem to be cut which are looked up
 _TOKEN_COLUMNS = ("input_ids", "chosen_input_ids", "rejected_input_ids")
 
 
@@ -176,9 +178,14 @@ def check_mixture(
     return [Evidence(MIXTURE, requested, how, note=note).judge(requested, True)]
 
 
-def check_longest(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+def check_longest(
+    objects: TrainerObjects, requested: str | None, record: RowRecord | None = None
+) -> list[Evidence]:
     """Return the finding "max_seq_length" on the rows of the data loader, and on the limit that the
     trainer's arguments and its collator have.
+
+    `record`: the data sets, by whose staged rows rows that end otherwise are told from rows that
+    were cut.
     """
     if requested is None:
         return []
@@ -191,56 +198,88 @@ def check_longest(objects: TrainerObjects, requested: str | None) -> list[Eviden
         values = [getattr(owner, name, None) for name in names]
         limits += [value for value in values if isinstance(value, int)]
     dataset = getattr(objects.dataloader, "dataset", None)
-    return [judge_limit(dataset, limits, requested)]
+    sets = [part.name for part in record.parts] if record is not None else []
+    return [judge_limit(dataset, limits, requested, objects.tokenizer, sets)]
 
 
-def judge_limit(dataset: Any, limits: Sequence[int], requested: str) -> Evidence:
-    """Compare the limits of a trainer, and the rows of its data set, with the requested limit."""
+def judge_limit(
+    dataset: Any,
+    limits: Sequence[int],
+    requested: str,
+    tokenizer: Any = None,
+    names: Sequence[str] = (),
+) -> Evidence:
+    """Compare the limits of a trainer, and the rows of its data set, with the requested limit.
+
+    `names`: the data sets, as the trainer is given them. Rows that seem to be cut at another limit
+    are looked up there, as their text is by the `tokenizer`.
+    """
     other = next((limit for limit in limits if str(limit) != requested), None)
     if other is not None:
         how = "the limit that the trainer cuts or drops rows at"
         return Evidence(LIMIT, other, how).judge(requested, False)
     how = "the longest row of the data loader"
-    names = [name for name in _TOKEN_COLUMNS if name in getattr(dataset, "column_names", ())]
-    if not names or not hasattr(dataset, "data"):
+    known = getattr(dataset, "column_names", ())
+    columns_of_tokens = [name for name in _TOKEN_COLUMNS if name in known]
+    if not columns_of_tokens or not hasattr(dataset, "data"):
         if not limits:
             return Evidence(LIMIT, None, "the trainer's limit was not found").judge(requested, None)
         how = "the limit that the trainer's collator cuts at"
         return Evidence(LIMIT, requested, how).judge(requested, True)
     longest = 0
-    for name in names:
-        lengths, last_tokens = columns.read_ends(dataset, name)
+    uncut = ""
+    for column in columns_of_tokens:
+        lengths, last_tokens = columns.read_ends(dataset, column)
         longest = max(longest, *lengths)
-        cut = _find_other_cut(lengths, last_tokens, int(requested))
-        if cut is not None:
-            note = f"the {cut[1]} rows of {cut[0]} tokens alone do not end as the others do"
-            found = Evidence(LIMIT, f"rows cut at {cut[0]}", how, note=note)
+        suspects = _find_other_cut(lengths, last_tokens, int(requested))
+        if not suspects:
+            continue
+        length = lengths[suspects[0]]
+        note = f"the {len(suspects)} rows of {length} tokens alone do not end as the others do"
+        cut = _count_cut(dataset, column, suspects, tokenizer, names)
+        if cut:
+            found = Evidence(LIMIT, f"rows cut at {length}", how, note=note)
             return found.judge(requested, False)
-    note = f"{longest} tokens in the longest of {count_of(len(dataset), 'row')}"
+        uncut = f"; {note}, and none of them ends within a turn of a staged row"
+        if cut is None:
+            uncut = f"; {note}, and no staged rows are here that would show why"
+    note = f"{longest} tokens in the longest of {count_of(len(dataset), 'row')}{uncut}"
     if longest > int(requested):
         return Evidence(LIMIT, f"a row of {longest}", how, note=note).judge(requested, False)
     return Evidence(LIMIT, requested, how, note=note).judge(requested, True)
 
 
-def _find_other_cut(
-    lengths: Sequence[int], last_tokens: Sequence[int], limit: int
-) -> tuple[int, int] | None:
-    """Return the length that rows were cut at, if it is another than `limit`, and how many have it.
+def _count_cut(
+    dataset: Any, column: str, suspects: Sequence[int], tokenizer: Any, names: Sequence[str]
+) -> int | None:
+    """Return how many of the first `suspects`, numbers of rows, end within a turn of a staged row;
+    None if the staged rows are not here. Without a tokenizer all count as cut.
+    """
+    if tokenizer is None:
+        return len(suspects)
+    plain = dataset.with_format(None)
+    rows = [plain[number][column] for number in suspects[:_SUSPECTS]]
+    # a character of several tokens may be cut, too
+    return count_cut([tokenizer.decode(row).rstrip("\ufffd") for row in rows], names)
+
+
+def _find_other_cut(lengths: Sequence[int], last_tokens: Sequence[int], limit: int) -> list[int]:
+    """Return the numbers of the rows that seem to be cut at another length than `limit`.
 
     They are several, the longest of all, and none ends in the token that every shorter row ends in.
     """
     longest = max(lengths, default=0)
     if longest >= limit:
-        return None
+        return []
     ends = set()
     others = set()
-    at_cut = 0
-    for length, token in zip(lengths, last_tokens, strict=True):
+    at_cut = []
+    for number, (length, token) in enumerate(zip(lengths, last_tokens, strict=True)):
         if length == longest:
-            at_cut += 1
+            at_cut.append(number)
             ends.add(token)
         else:
             others.add(token)
-    if at_cut < 2 or len(others) != 1 or others & ends:
-        return None
-    return longest, at_cut
+    if len(at_cut) < 2 or len(others) != 1 or others & ends:
+        return []
+    return at_cut
