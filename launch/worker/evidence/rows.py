@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import columns, hooks
+from .. import channel, columns, hooks
 from ..trl_data import subset_size
 from ..wording import count_of
-from . import Evidence
+from . import Evidence, tokenised
 from .cuts import count_cut
 from .trainer_objects import TrainerObjects
 
@@ -43,6 +43,9 @@ class RowRecord:
         self.parts: list[LoadedPart] = []
         # rows before and after TRL tokenises them, which may leave some out; None before
         self.prepared: tuple[int, int] | None = None
+        # what differs between the tokenised rows and those that were staged
+        self.faults: list[str] = []
+        self.compared = 0  # staged rows that were tokenised anew
 
     @property
     def kept(self) -> int:
@@ -79,7 +82,24 @@ class RowRecord:
                     is_packed = bool(getattr(args, "packing", False))
                     after = len(dataset) if is_packed else len(prepared)
                     self.prepared = (len(dataset), after)
+                    if not is_packed:
+                        name = ", ".join(part.name for part in self.parts)
+
+                        def prepare_few(rows: Any, alone: Any) -> Any:
+                            return prepare(trainer, rows, tokenizer, alone, *more)
+
+                        with tokenised.left_to_trainer():
+                            due = tokenised.tokenise_with_trl(prepare_few, dataset, args)
+                            self._compare(prepared, due, name)
                 return prepared
+
+    def _compare(self, dataset: Any, due: Sequence[Mapping[str, Any]], name: str) -> None:
+        """Look for staged rows that were tokenised anew among those of the trainer."""
+        missing = tokenised.count_missing(dataset, due)
+        self.compared += len(due)
+        if missing:
+            found = f"{len(due) - missing} of {count_of(len(due), 'staged row')} of {name}"
+            self.faults.append(f"{found}, tokenised anew, among the rows of the trainer")
 
     def watch_open_instruct(self) -> None:
         """Note the data sets that open-instruct's script trains on, which it loads first."""
@@ -92,7 +112,24 @@ class RowRecord:
             built = build(*arguments, **options)
             setattr(dataset_transformation, name, build)
             self.parts = parts_of_statistics(built[1])
+            with tokenised.left_to_trainer():
+                entries = built[1].get("per_dataset_stats", ())
+                self.faults += tokenised.compare_counts(built[0], entries)
             return built
+
+        cache = dataset_transformation.LocalDatasetTransformationCache
+
+        @hooks.replaces(cache, "load_or_transform_dataset")
+        def load_and_compare(
+            load: Any, self_: Any, dcs: Any, tc: Any, *arguments: Any, **options: Any
+        ) -> Any:
+            loaded = load(self_, dcs, tc, *arguments, **options)
+            cache.load_or_transform_dataset = load
+            for config in dcs if channel.rank() == 0 else ():
+                with tokenised.left_to_trainer():
+                    due = tokenised.tokenise_with_open_instruct(config, tc.tokenizer)
+                    self._compare(loaded[0], [row for _, row in due], config.dataset_name)
+            return loaded
 
 
 def count_staged(name: str) -> int | None:
@@ -157,7 +194,7 @@ def check_mixture(
     if len(parts) != len(shares):
         reason = f"{count_of(len(parts), 'data set')} of {len(shares)} were seen"
         return [Evidence(MIXTURE, None, reason).judge(requested, None)]
-    faults = []
+    faults: list[str] = []
     for part, share in zip(parts, shares, strict=True):
         staged = count_staged(part.name)
         if staged is None:
@@ -170,11 +207,15 @@ def check_mixture(
     kept = record.kept
     if not faults and dataset_rows is not None and dataset_rows != kept:
         faults.append(f"{dataset_rows} of {kept} rows in the data loader")
+    faults += record.faults
     if faults:
-        return [Evidence(MIXTURE, "; ".join(faults), how).judge(requested, False)]
+        names = ", ".join(part.name for part in parts)
+        return [Evidence(MIXTURE, "; ".join(faults), f"{how}: {names}").judge(requested, False)]
     note = f"{count_of(loaded, 'row')} of {count_of(len(parts), 'data set')}"
     if kept != loaded:
         note += f", of which the trainer's own filters leave {kept}"
+    if record.compared:
+        note += f"; {record.compared} of them were tokenised anew and found"
     return [Evidence(MIXTURE, requested, how, note=note).judge(requested, True)]
 
 
