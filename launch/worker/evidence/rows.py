@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence, tokenised
 from .cuts import count_cut
+from .dealt import EpochCounts
 from .trainer_objects import TrainerObjects
 
 MIXTURE = "mixture"
@@ -217,6 +218,17 @@ def check_mixture(
     if record.compared:
         note += f"; {record.compared} of them were tokenised anew and found"
     return [Evidence(MIXTURE, requested, how, note=note).judge(requested, True)]
+
+
+def add_epoch(mixture: Evidence, found: EpochCounts, due: EpochCounts) -> Evidence:
+    """Return the finding "mixture" with what the first whole epoch has dealt to this rank."""
+    differences = found.differences(due)
+    note = f"{mixture.note}; an epoch dealt {found}"
+    if differences:
+        how = "the passes of the first whole epoch, against the rows of the data loader"
+        value = "; ".join(differences)
+        return replace(mixture, value=value, how=how, note=note).judge(mixture.requested, False)
+    return replace(mixture, note=note)
 
 
 def check_longest(
