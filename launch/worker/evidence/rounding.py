@@ -15,7 +15,7 @@ from typing import Any
 
 from ..channel import EventWriter
 from ..expectations import report_evidence
-from ..finding import Finding, Fix
+from ..finding import Finding
 from . import FEW_STEPS, PROVEN, REFUTED, Evidence
 from .precision import master_dtype, short_dtype
 from .tensors import stored
@@ -141,8 +141,8 @@ def warn_of_rounding(evidence: Evidence) -> Finding | None:
         f"rounding takes most updates away: {evidence.value} of the weights can move "
         f"({evidence.note})"
     )
-    cure = Fix("keep fp32 weights, as ZeRO and TRL's own default do, or raise recipe.learning_rate")
-    return Finding("bf16_rounds_away", message, "recipe.learning_rate", cure, "warn")
+    cure = "keep fp32 weights, as ZeRO and TRL's own default do, or raise recipe.learning_rate"
+    return Finding.warning("bf16_rounds_away", message, "recipe.learning_rate", cure)
 
 
 def _read_share(evidence: Evidence) -> float:

@@ -159,7 +159,7 @@ def _add_whole(
         row = upstream.TRANSFORM_FNS[name][0](row, tokenizer, **unlimited)
     described = _describe_sides(source, row, lambda ids: [])
     return [
-        replace(side, whole=([int(token) for token in whole.ids], whole.loss))
+        replace(side, whole=(list(map(int, whole.ids)), whole.loss))
         for side, whole in zip(sides, described, strict=True)
     ]
 
