@@ -83,14 +83,14 @@ FAULTS = {
     "no_loss_tokens trl": ("sft", "trl_sft", (TULU, "recipe.max_seq_length=8"), CHAT_TEMPLATE, {}),
     "answer_changed": ("sft", "finetune", (), NO_ANSWER, {}),
     # every answer is beyond the limit, and the template is wrong all the same
-    "no_loss_tokens,answer_changed": (
+    "no_loss_tokens+answer_changed": (
         "sft",
         "finetune",
         ("recipe.max_seq_length=24",),
         CUT_ANSWER,
         {},
     ),
-    "no_loss_tokens,answer_changed marks": ("sft", "trl_sft", (), UNMARKED_ANSWER, {}),
+    "no_loss_tokens+answer_changed marks": ("sft", "trl_sft", (), UNMARKED_ANSWER, {}),
     "answer_changed pairs": ("dpo", "trl_dpo", (), CUT_ANSWER, {}),
     "answer_changed rewards": ("rm", "reward_modeling", (), CUT_ANSWER, {}),
     "pad_is_end": ("rm", "reward_modeling", (SIMPLE,), CHAT_TEMPLATE, {"pad_token": "<|eos|>"}),
@@ -343,7 +343,7 @@ def test_the_batch_is_described(previews: dict[str, Previewed]) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_template_or_masks_is_named(name: str, previews: dict[str, Previewed]) -> None:
     problems = find_sample_problems(previews[name].samples)
-    assert [problem.id for problem in problems] == name.partition(" ")[0].split(",")
+    assert [problem.id for problem in problems] == name.partition(" ")[0].split("+")
     assert str(problems[0].where).startswith("/")
     assert ":" in str(problems[0].where)
 
