@@ -68,7 +68,7 @@ padded or packed, and for pairs both sides. The trainer's own code tokenises, in
 Python, on the CPU; no weights are loaded. Of hub data only these samples are downloaded.
 
 Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end,
-system_dropped.
+system_dropped, calls_dropped, answer_changed, fields_dropped.
 
 arguments:
 exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot work""")

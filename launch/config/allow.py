@@ -22,7 +22,14 @@ _REGISTERS = (
     ("launch.trials.rollout.gates_across", "GATES"),
 )
 # What the evidence says about weights, beside the settings that it proves.
-_WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
+_WEIGHTS = (
+    "weights",
+    "schedule_peak",
+    "movable_weights",
+    "gradients",
+    "last_update",
+    "saved_weights",
+)
 # Problems which no list of rules has.
 _OTHERS = (
     "base_changed",
@@ -35,6 +42,7 @@ _OTHERS = (
     "validation_trained",
     # of data
     "no_loss_tokens",
+    "answer_changed",
     "equal_pairs",
     "loss_on_user",
     "no_end_of_turn",

@@ -27,6 +27,9 @@ class PairSide:
     hidden: tuple[int, ...]  # positions of the sample's own tokens that the batch takes for padding
     untruncated: int  # number of tokens before truncation
     drops_calls: bool = False  # whether the template leaves calls of tools out
+    # the last answer and the text that is trained in its place; empty where it is trained
+    changed_answer: tuple[str, ...] = ()
+    dropped_fields: tuple[str, ...] = ()  # of the messages: `reasoning_content`
 
     @property
     def is_truncated(self) -> bool:
@@ -172,12 +175,14 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Fin
     """Find problems of the template, the masks and the special tokens.
 
     Each kind of problem is reported once, with its first place, if more than the share `above` of
-    the samples has it. The ids are no_loss_tokens, equal_pairs, loss_on_user, no_end_of_turn,
-    double_bos, pad_is_end, system_dropped, calls_dropped.
+    the samples has it; answer_changed, which no data can cause, if any sample has it. The ids are
+    no_loss_tokens, answer_changed, equal_pairs, loss_on_user, no_end_of_turn, double_bos,
+    pad_is_end, system_dropped, calls_dropped, and of a warning fields_dropped.
     """
     problems = [data.refusal] if data.refusal else []
     problems += _find_samples_without_loss(data, above)
     kept = [sample for sample in data.samples if sample.kept]
+    problems += _find_changed_answers(data.samples, data.template)
     problems += _find_equal_pairs(kept, above)
     for rule in _RULES:
         places = [sample.place for sample in kept if rule.is_broken_by(sample, data)]
@@ -189,7 +194,7 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Fin
         if "template" in rule.cure:
             message += f", chat template: {data.template}"
         problems.append(Finding.error(rule.id, message, places[0], rule.cure))
-    return problems
+    return [*problems, *_find_dropped_fields(kept, data.template)]
 
 
 def _find_samples_without_loss(data: TokenizedSamples, above: float) -> Iterator[Finding]:
@@ -205,6 +210,48 @@ def _find_samples_without_loss(data: TokenizedSamples, above: float) -> Iterator
             cure = "raise recipe.max_seq_length, or remove the rows"
         where = lengths.places[without_loss[0]]
         yield Finding.error("no_loss_tokens", message, where, cure)
+
+
+def _find_changed_answers(samples: Sequence[Sample], template: str) -> Iterator[Finding]:
+    """Yield the problem of answers that are not trained as they are, with the first one.
+
+    They are compared before truncation, so those that the trainer drops count, too.
+    """
+    changed = [
+        (sample.place, side.changed_answer)
+        for sample in samples
+        for side in sample.sides
+        if side.changed_answer
+    ]
+    if not changed:
+        return
+    where, (answer, trained) = changed[0]
+    count = len({place for place, _ in changed})
+    message = (
+        f"the last answer is not what is trained: its text is {answer!r}, and that of the tokens "
+        f"is {trained!r} ({count} of {len(samples)} samples), chat template: {template}"
+    )
+    yield Finding.error("answer_changed", message, where, _TEMPLATE)
+
+
+def _find_dropped_fields(kept: Sequence[Sample], template: str) -> Iterator[Finding]:
+    """Yield a warning that names the fields which the chat template leaves out."""
+    dropped = [
+        (sample.place, side.dropped_fields)
+        for sample in kept
+        for side in sample.sides
+        if side.dropped_fields
+    ]
+    if not dropped:
+        return
+    names = dict.fromkeys(name for _, fields in dropped for name in fields)
+    count = len({place for place, _ in dropped})
+    message = (
+        f"the chat template leaves fields of the messages out, so they are not learned: "
+        f"{', '.join(names)} ({count} of {len(kept)} samples), chat template: {template}"
+    )
+    cure = "set recipe.chat_template to one that renders it, if the model is to learn it"
+    yield Finding.warning("fields_dropped", message, dropped[0][0], cure)
 
 
 def _find_equal_pairs(kept: Sequence[Sample], above: float) -> list[Finding]:

@@ -97,7 +97,8 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     refuse_changed_model(plan)
     prepare_inputs(plan, display.say)
     if start.checkpoint is None:
-        refuse_data(plan)
+        for warning in refuse_data(plan):
+            display.say(f"warning: {warning}")
     inputs = snapshot_files(plan, proven)
     clear_run_folder(plan, start, display.say)
     base = digest_base(plan)

@@ -71,8 +71,9 @@ def tokenize_samples(
     is_check: bool = False,
 ) -> TokenizedSamples:
     """Tokenise the first `rows` rows (None: all) of each entry of the mixture, and describe
-    `detail` of them token by token. With `only_local`, data on the hub and the demo's data are left
-    out. `is_check`: it is `launch check` that asks, which no cure names then.
+    `detail` of them token by token. With `only_local`, data on the hub is left out, and the demo's
+    data where its template is that of the demo, too. `is_check`: it is `launch check` that asks,
+    which no cure names then.
 
     Raises UserError: preview_failed, no_checkout, no_template_text, and those of the data's
     conversion.
@@ -88,7 +89,8 @@ def tokenize_samples(
         folder = Path(name)
         sets = []
         for number, entry in enumerate(plan.inputs.mixture):
-            if entry.data is not None or not only_local:
+            is_local = entry.data is not None or (entry.source.build and _has_own_template(plan))
+            if is_local or not only_local:
                 sets.append(write_samples(entry, folder / str(number), rows))
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)
@@ -98,6 +100,12 @@ def tokenize_samples(
         samples = parse_samples(content, places, duplicates)
         template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
         return replace(samples, template=template or samples.template)
+
+
+def _has_own_template(plan: Plan) -> bool:
+    """Whether the chat template is a file of the user's, or that of a model of the user's."""
+    name = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
+    return plan.inputs.model.build is None if name is None else Path(name).is_absolute()
 
 
 def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSet:
@@ -298,8 +306,9 @@ def replace_flags(argv: Sequence[str], values: Mapping[str, Sequence[str]]) -> l
     return arguments
 
 
-def refuse_data(plan: Plan) -> None:
-    """Refuse local data if most of its samples train something else than they should.
+def refuse_data(plan: Plan) -> list[Finding]:
+    """Refuse local data if most of its samples train something else than they should, or if the
+    chat template changes an answer. Return what to warn of.
 
     The first rows of each data set are tokenised. Raises UserError with the problems about which
     `preview` and `check` warn, where they concern more than half of the samples and their id is not
@@ -309,14 +318,18 @@ def refuse_data(plan: Plan) -> None:
     try:
         data = tokenize_samples(plan, rows=rows, detail=rows, only_local=True)
     except UserError:
-        return
+        return []
     problems = []
+    warnings = []
     for problem in find_sample_problems(data, _WIDESPREAD):
-        if problem.id not in plan.config.allow:
+        if not problem.stops:
+            warnings.append(problem)
+        elif problem.id not in plan.config.allow:
             cure = f"{problem.cure or 'repair it'}; allow=[{problem.id}] trains anyway"
             problems.append(replace(problem, cure=Fix(cure)))
     if problems:
         raise UserError(problems)
+    return warnings
 
 
 def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
@@ -350,6 +363,6 @@ def _inspect_local(plan: Plan, names: list[str], rows: int | None) -> list[Findi
     for name, lengths in zip(names, data.lengths, strict=False):
         findings.append(Finding(DATA_RULE, f"{name}: {lengths.describe()}", severity="pass"))
     for problem in find_sample_problems(data):
-        is_refusal = problem is data.refusal
-        findings.append(problem if is_refusal else problem.as_warning())
+        stops = problem is data.refusal or problem.id == "answer_changed"
+        findings.append(problem if stops else problem.as_warning())
     return findings

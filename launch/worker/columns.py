@@ -126,6 +126,23 @@ def read_ends(dataset: Any, name: str) -> tuple[list[int], list[int]]:
     return _in_order(dataset, lengths), _in_order(dataset, entries)
 
 
+def count_labels(dataset: Any) -> tuple[list[int], list[int]]:
+    """Return the tokens of each row of a chat data set, and how many of its labels are not
+    MASKED, the first label included.
+    """
+    import numpy
+
+    lengths: list[Any] = []
+    counts: list[Any] = []
+    for rows in _iter_chunks(dataset, "labels"):
+        starts = rows.offsets.to_numpy()
+        starts = starts - starts[0]
+        before = numpy.concatenate([[0], numpy.cumsum(rows.flatten().to_numpy() != MASKED)])
+        lengths.append(numpy.diff(starts))
+        counts.append(numpy.diff(before[starts]))
+    return _in_order(dataset, lengths), _in_order(dataset, counts)
+
+
 def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:
     """Yield the column in table order, some rows at a time.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .answers import find_changed_answer, find_dropped_fields
 from .columns import MASKED
 from .json_codec import decode, encode
 
@@ -46,6 +47,8 @@ class TokenizedSide:
     tools: Any = None  # that the template renders
     # positions that the trainer's batch masks although they are not padding
     hidden: Sequence[int] = ()
+    # ids and loss before truncation; None: those above, or nobody knows them of a side that is cut
+    whole: tuple[Sequence[int], Sequence[bool] | None] | None = None
 
 
 @dataclass
@@ -111,6 +114,10 @@ class SampleReport:
         whole = list(encoded["input_ids"])
         start = _find(list(side.ids), whole)
         contents = _find_contents(text, side.messages)
+        answer = None
+        if side.whole is not None or len(side.ids) >= len(whole):
+            ids, loss = side.whole or (side.ids, side.loss)
+            answer = find_changed_answer(self.tokenizer, side.messages, text, ids, loss)
         if start is None:  # the trainer tokenises differently, so the text is decoded by token
             pieces = [self.tokenizer.decode([token]) for token in side.ids]
             turns: list[int | None] = [None] * len(pieces)
@@ -126,6 +133,8 @@ class SampleReport:
             "turns": turns,
             "messages": [[str(message["role"]), span is not None] for message, span in contents],
             "drops_calls": any(name not in text for name in _called_tools(side.messages)),
+            "changed_answer": answer or [],
+            "dropped_fields": find_dropped_fields(side.messages, side.tools, text),
             "hidden": list(side.hidden),
             "untruncated": len(whole),
         }

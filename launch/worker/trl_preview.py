@@ -163,7 +163,12 @@ def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: A
             loss = samples.loss_of_labels(row["labels"])
             messages = source["messages"]
             tools = source.get("tools")
-            sides = [samples.TokenizedSide("messages", messages, row["input_ids"], loss, tools)]
+            uncut = (whole["input_ids"], samples.loss_of_labels(whole["labels"]))
+            sides = [
+                samples.TokenizedSide(
+                    "messages", messages, row["input_ids"], loss, tools, whole=uncut
+                )
+            ]
         report.add(sides, kept=kept, limit=args.max_length)
         if kept:
             used.append(row)
@@ -191,7 +196,12 @@ def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedS
         ids = batch["input_ids"][number][:length].tolist()
         loss = [bool(carries) for carries in batch["completion_mask"][number][:length].tolist()]
         messages = [*(source.get("prompt") or []), *source[name]]
-        sides.append(samples.TokenizedSide(name, messages, ids, loss, source.get("tools")))
+        prompt = row["prompt_ids"]
+        answer = row[f"{name}_ids"]
+        uncut = ([*prompt, *answer], [False] * len(prompt) + [True] * len(answer))
+        sides.append(
+            samples.TokenizedSide(name, messages, ids, loss, source.get("tools"), whole=uncut)
+        )
     return sides
 
 

@@ -57,6 +57,8 @@ SYSTEM_DROPPED = replace(
     GOOD, messages=(("system", False), *GOOD.messages), turns=(None, 1, 2, None)
 )
 NO_CALLS = replace(GOOD, drops_calls=True)
+CHANGED = replace(GOOD, changed_answer=("hello", "</s>"))
+NO_THINKING = replace(GOOD, dropped_fields=("reasoning_content", "tools"))
 ENDS_HIDDEN = replace(GOOD, loss=None, hidden=(3,))
 
 
@@ -97,6 +99,21 @@ CASES = (
     Case("two begin tokens in what the trainer drops", samples(TWICE, kept=False), ()),
     Case("the system turn is dropped", samples(SYSTEM_DROPPED), ("system_dropped",)),
     Case("calls of tools are dropped", samples(NO_CALLS), ("calls_dropped",)),
+    Case(
+        "an answer is not trained",
+        samples(GOOD, CHANGED, CHANGED),
+        ("answer_changed",),
+        "/data.jsonl:2",
+        ("2", "3", "</s>", "hello"),
+    ),
+    Case("nor in what the trainer drops", samples(CHANGED, kept=False), ("answer_changed",)),
+    Case(
+        "fields of answers are dropped",
+        samples(GOOD, NO_THINKING),
+        ("fields_dropped",),
+        "/data.jsonl:2",
+        ("1", "2", "reasoning_content"),
+    ),
 )
 
 
@@ -125,6 +142,17 @@ def test_what_most_samples_have_is_told_from_what_some_have(id: str) -> None:
         problem.id for problem in find_sample_problems(samples(GOOD, KINDS[id], KINDS[id]), 0.5)
     }
     assert find_sample_problems(samples(GOOD, GOOD, KINDS[id]), 0.5) == []
+
+
+def test_one_answer_that_a_template_changes_is_too_many() -> None:
+    [problem] = find_sample_problems(samples(GOOD, GOOD, GOOD, CHANGED), 0.5)
+    assert (problem.id, problem.stops) == ("answer_changed", True)
+
+
+def test_a_field_that_a_template_drops_is_a_warning_that_names_it() -> None:
+    [problem] = find_sample_problems(samples(NO_THINKING, NO_THINKING), 0.5)
+    assert not problem.stops
+    assert "reasoning_content, tools" in problem.message
 
 
 def test_all_samples_are_described_in_a_line() -> None:

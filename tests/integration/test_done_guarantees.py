@@ -32,7 +32,7 @@ def write_chats(file: Path, texts: list[str]) -> str:
 def test_a_learning_rate_that_changes_nothing_stops_the_run_at_its_first_step(home: Path) -> None:
     done = launch_in(home, *SFT, "recipe.learning_rate=1e-30", "recipe.max_steps=8", "name=nothing")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "nothing is learned) [refuted_first_update]" in done.stdout
+    assert "of 21 tensors" in done.stdout and "[refuted_movable_weights]" in done.stdout
     assert not (home / "runs" / "demo" / "nothing" / "DONE").exists()
 
 
@@ -204,6 +204,11 @@ CALLS = [
     {"role": "tool", "content": "3"},
     YES,
 ]
+DROPPED = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'user' %}{{ m.content }}{% endif %}"
+    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answer
 
 
@@ -212,6 +217,7 @@ TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answe
     [
         (marked_template(), CALLS, "trl_sft", "calls_dropped"),
         (None, TOO_LONG, "finetune", "no_loss_tokens"),
+        (DROPPED, [USER, YES], "finetune", "answer_changed"),
     ],
 )
 def test_a_template_or_rows_that_train_something_else_stop_a_run(

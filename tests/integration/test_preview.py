@@ -37,6 +37,15 @@ MAX_LENGTH = 96
 SYSTEM = {"role": "system", "content": "Answer briefly."}
 NO_SYSTEM = CHAT_TEMPLATE.replace("in messages %}", "in messages if message['role'] != 'system' %}")
 NO_END = CHAT_TEMPLATE.replace("{{ eos_token }}", "")
+# an end, and nothing or a part of the answer before it
+NO_ANSWER = CHAT_TEMPLATE.replace(
+    "{{ message['content'] }}{% if message['role'] == 'assistant' %}",
+    "{% if message['role'] != 'assistant' %}{{ message['content'] }}{% else %}",
+)
+CUT_ANSWER = NO_ANSWER.replace("{% else %}", "{% else %}{{ message['content'][:6] }}")
+UNMARKED_ANSWER = marked_template(
+    "{{ '<|assistant|>' + message['content'] }}{% generation %}{{ eos_token }}{% endgeneration %}"
+)
 TWO_BOS = "{{ bos_token }}{{ bos_token }}" + CHAT_TEMPLATE
 # trl_sft learns what a template marks
 UNMARKED_END = marked_template(ANSWER.replace(" + eos_token", "") + "{{ eos_token }}")
@@ -72,6 +81,18 @@ FAULTS = {
     "system_dropped": ("sft", "finetune", (), NO_SYSTEM, {}),
     "no_loss_tokens": ("sft", "finetune", ("recipe.max_seq_length=8",), CHAT_TEMPLATE, {}),
     "no_loss_tokens trl": ("sft", "trl_sft", (TULU, "recipe.max_seq_length=8"), CHAT_TEMPLATE, {}),
+    "answer_changed": ("sft", "finetune", (), NO_ANSWER, {}),
+    # every answer is beyond the limit, and the template is wrong all the same
+    "no_loss_tokens+answer_changed": (
+        "sft",
+        "finetune",
+        ("recipe.max_seq_length=24",),
+        CUT_ANSWER,
+        {},
+    ),
+    "no_loss_tokens+answer_changed marks": ("sft", "trl_sft", (), UNMARKED_ANSWER, {}),
+    "answer_changed pairs": ("dpo", "trl_dpo", (), CUT_ANSWER, {}),
+    "answer_changed rewards": ("rm", "reward_modeling", (), CUT_ANSWER, {}),
     "pad_is_end": ("rm", "reward_modeling", (SIMPLE,), CHAT_TEMPLATE, {"pad_token": "<|eos|>"}),
 }
 
@@ -322,7 +343,7 @@ def test_the_batch_is_described(previews: dict[str, Previewed]) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_template_or_masks_is_named(name: str, previews: dict[str, Previewed]) -> None:
     problems = find_sample_problems(previews[name].samples)
-    assert [problem.id for problem in problems] == [name.partition(" ")[0]]
+    assert [problem.id for problem in problems] == name.partition(" ")[0].split("+")
     assert str(problems[0].where).startswith("/")
     assert ":" in str(problems[0].where)
 

@@ -13,12 +13,14 @@ from ..patches.patch import PatchContext
 from . import (
     Evidence,
     batches,
+    dealt,
     judge_all,
     kernels,
     objective,
     optimizer,
     order,
     precision,
+    rounding,
     rows,
     saved_model,
     start,
@@ -37,6 +39,10 @@ class EvidenceCollector:
         self._passes = batches.PassRecorder(self._send_first_rows)
         self._counts_samples = "global_batch" in context.requested
         self.row_record = rows.RowRecord()
+        self._epoch = dealt.EpochRecorder()
+        self._epoch_due: dealt.EpochCounts | None = None  # what it has to deal to this rank
+        self._epoch_steps = 0  # optimizer steps of an epoch
+        self._mixture: Evidence | None = None  # as the first step has shown it
         self._packing: str | None = None  # what is in effect
         self._checkpoint: str | None = None  # the folder that the trainer has loaded
         self._clip_norm: float | None = None  # that the trainer passes to accelerate
@@ -51,7 +57,10 @@ class EvidenceCollector:
 
     def model_prepared(self, model: Any) -> None:
         """Record the inputs of the model's first forward pass, and of those of the first step."""
-        self._passes.follow(trainer_objects.find_forward(model))
+        forward = trainer_objects.find_forward(model)
+        self._passes.follow(forward)
+        if self._requested.keys() >= {rows.MIXTURE, "global_batch"}:
+            self._epoch.follow(forward)
 
     def _send_first_rows(self, inputs: Mapping[str, Any]) -> None:
         """Send the rows on which `launch merge` compares an adapter with the merged model."""
@@ -79,10 +88,13 @@ class EvidenceCollector:
         self._objects = trainer_objects.find_trainer_objects(accelerator, self._checkpoint)
         if not self._counts_samples:
             self._passes.stop()
-        self.report(self.collect(self._objects))
+        collected = self.collect(self._objects)
+        self.report(collected)
+        self._expect_epoch(self._objects, collected)
         if self._objects.engine is not None:  # DeepSpeed clips and steps within backward()
             self._check_clipping(self._objects)
         if self._objects.model is not None and self._objects.optimizer is not None:
+            self._check_rounding(self._objects)
             self._updates = updates.Updates(self._objects)
             self._rate_check = self._make_rate_check(self._objects)
             self._note_rates()
@@ -102,6 +114,7 @@ class EvidenceCollector:
             self.report(self._rate_check.step(self._steps_done(), self._rates))
         if self._updates is not None:
             self._steps += 1
+            self._compare_epoch()
             self.report(self._updates.after_step())
 
     def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
@@ -137,6 +150,15 @@ class EvidenceCollector:
             self._updates.note_gradients()
         if self._objects is not None:
             self._check_clipping(self._objects)
+
+    def _check_rounding(self, objects: TrainerObjects) -> None:
+        """Check that the schedule's largest step can change the weights."""
+        count = self._count_steps(objects)
+        if count is None:
+            return
+        factor = rounding.find_factor(objects, count.per_step)
+        found = rounding.check_rounding(objects, factor, count.total)
+        rounding.report_rounding(found, self._context.allowed, self._context.events)
 
     def _check_clipping(self, objects: TrainerObjects) -> None:
         """Check the clipping of the first optimizer step."""
@@ -197,9 +219,34 @@ class EvidenceCollector:
         count = len(dataset) if hasattr(dataset, "__len__") and not is_packed else None
         return [
             *order.check_order(objects, documents, script, requested.get(order.SEED)),
-            *rows.check_longest(objects, requested.get(rows.LIMIT)),
+            *rows.check_longest(objects, requested.get(rows.LIMIT), self.row_record),
             *rows.check_mixture(self.row_record, count, requested.get(rows.MIXTURE)),
         ]
+
+    def _expect_epoch(self, objects: TrainerObjects, collected: Sequence[Evidence]) -> None:
+        """Note what the first whole epoch has to deal; count no further where nothing is known."""
+        self._mixture = next((item for item in collected if item.what == rows.MIXTURE), None)
+        script = self._context.trainer.script_name
+        self._epoch_due = dealt.expect_epoch(objects, self._packing, script)
+        arguments = objects.arguments if objects.trainer is None else objects.trainer.args
+        accumulation = int(getattr(arguments, "gradient_accumulation_steps", 0) or 0)
+        if self._mixture is None or self._epoch_due.sequences is None or not accumulation:
+            self._epoch.stop()
+            return
+        self._epoch_steps = -(-len(objects.dataloader) // accumulation)
+
+    def _compare_epoch(self) -> None:
+        """Compare what the first whole epoch has dealt with its rows, once it ends."""
+        if not self._epoch.is_counting or self._epoch_due is None or self._mixture is None:
+            return
+        if self._steps_done() % self._epoch_steps:
+            return
+        if self._steps < self._epoch_steps:  # a resumed run began within this epoch
+            self._epoch.reset()
+            return
+        self._epoch.stop()
+        found = self._epoch.read(self._packing)
+        self.report([rows.add_epoch(self._mixture, found, self._epoch_due)])
 
     def _check_steps(self, objects: TrainerObjects) -> list[Evidence]:
         """Check how many optimizer steps the trainer will make, where that is requested."""

@@ -73,16 +73,19 @@ def count_rows(loader: Any) -> tuple[int, int]:
     return len(loader.dataset), int(loader.global_batch_size) // int(loader.dataset.sequence_length)
 
 
-def check_limit(loader: Any, requested: str | None) -> list[Evidence]:
+def check_limit(
+    loader: Any, requested: str | None, record: RowRecord | None = None
+) -> list[Evidence]:
     """Return the finding "max_seq_length": the length of OLMo-core's sequences, or the longest half
-    of a pair.
+    of a pair; see rows.check_longest.
     """
     if requested is None:
         return []
     full = getattr(loader, "_full_dataset", None)
     if full is not None:
         limits = find_limits(loader._collator, ("max_seq_length",))
-        return [judge_limit(full, limits, requested)]
+        names = [part.name for part in record.parts] if record is not None else []
+        return [judge_limit(full, limits, requested, _find_tokenizer(), names)]
     how = "sequence_length of the data set, at which documents are cut"
     return [Evidence(LIMIT, int(loader.dataset.sequence_length), how).compare(requested)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..expectations import report_evidence
 from ..patches.patch import PatchContext
-from . import REFUTED, Evidence, olmo_core, optimizer, order, rows
+from . import REFUTED, Evidence, olmo_core, optimizer, order, rounding, rows
 from .batches import NONE, PassRecorder, count_samples
 from .saved_model import judge_saved
 from .trainer_objects import TrainerObjects
@@ -61,12 +61,18 @@ class OlmoCoreCollector:
         loader = self._trainer.data_loader
         evidence += optimizer.check_steps(count, olmo_core.count_rows(loader), requested)
         evidence += order.check_olmo_core_order(loader, requested.get(order.SEED))
-        evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT))
+        evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT), self.row_record)
         mixture = requested.get(rows.MIXTURE)
         evidence += olmo_core.check_mixture(loader, self.row_record, mixture)
         self.report(evidence)
         if optimizer.RateCheck.is_requested(requested):
             self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_rates, count)
+        if module.scheduler is not None:
+            get_rate = module.scheduler.get_lr
+            found = rounding.check_rounding(
+                objects, lambda step: float(get_rate(1.0, step + 1, steps)), steps
+            )
+            rounding.report_rounding(found, self._context.allowed, self._context.events)
         self._updates = Updates(objects)
 
     def step_ended(self) -> None:

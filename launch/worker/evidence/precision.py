@@ -45,7 +45,7 @@ def check_dtypes(objects: TrainerObjects) -> list[Evidence]:
             "parameter_dtype", ",".join(types), "parameters() of the model, by decreasing size"
         ),
     ]
-    master = _master_dtype(objects)
+    master = master_dtype(objects)
     if master is not None:
         evidence.append(Evidence("master_dtype", master, "param_groups of the optimizer"))
     return evidence
@@ -75,7 +75,7 @@ def count_elements(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def _master_dtype(objects: TrainerObjects) -> str | None:
+def master_dtype(objects: TrainerObjects) -> str | None:
     """Return the dtype of the weights that the optimizer updates; DeepSpeed's has copies."""
     optimizer = objects.optimizer
     if optimizer is None:

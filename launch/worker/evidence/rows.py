@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import columns, hooks
+from .. import channel, columns, hooks
 from ..trl_data import subset_size
 from ..wording import count_of
-from . import Evidence
+from . import Evidence, tokenised
+from .cuts import count_cut
+from .dealt import EpochCounts
 from .trainer_objects import TrainerObjects, class_name
 
 MIXTURE = "mixture"
@@ -22,6 +24,7 @@ _DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
 # The names of the limit among the arguments of a trainer.
 _LIMIT_ARGUMENTS = ("max_length", "max_seq_length", "max_token_length")
 # Columns of rows that are cut one by one; TRL's DPO cuts in its collator.
+_SUSPECTS = 8  # rows that seem to be cut which are looked up
 _TOKEN_COLUMNS = ("input_ids", "chosen_input_ids", "rejected_input_ids")
 
 
@@ -41,6 +44,9 @@ class RowRecord:
         self.parts: list[LoadedPart] = []
         # rows before and after TRL tokenises them, which may leave some out; None before
         self.prepared: tuple[int, int] | None = None
+        # what differs between the tokenised rows and those that were staged
+        self.faults: list[str] = []
+        self.compared = 0  # staged rows that were tokenised anew
 
     @property
     def kept(self) -> int:
@@ -77,7 +83,24 @@ class RowRecord:
                     is_packed = bool(getattr(args, "packing", False))
                     after = len(dataset) if is_packed else len(prepared)
                     self.prepared = (len(dataset), after)
+                    if not is_packed:
+                        name = ", ".join(part.name for part in self.parts)
+
+                        def prepare_few(rows: Any, alone: Any) -> Any:
+                            return prepare(trainer, rows, tokenizer, alone, *more)
+
+                        with tokenised.left_to_trainer():
+                            due = tokenised.tokenise_with_trl(prepare_few, dataset, args)
+                            self._compare(prepared, due, name)
                 return prepared
+
+    def _compare(self, dataset: Any, due: Sequence[Mapping[str, Any]], name: str) -> None:
+        """Look for staged rows that were tokenised anew among those of the trainer."""
+        missing = tokenised.count_missing(dataset, due)
+        self.compared += len(due)
+        if missing:
+            found = f"{len(due) - missing} of {count_of(len(due), 'staged row')} of {name}"
+            self.faults.append(f"{found}, tokenised anew, among the rows of the trainer")
 
     def watch_open_instruct(self) -> None:
         """Note the data sets that open-instruct's script trains on, which it loads first."""
@@ -90,7 +113,24 @@ class RowRecord:
             built = build(*arguments, **options)
             setattr(dataset_transformation, name, build)
             self.parts = parts_of_statistics(built[1])
+            with tokenised.left_to_trainer():
+                entries = built[1].get("per_dataset_stats", ())
+                self.faults += tokenised.compare_counts(built[0], entries)
             return built
+
+        cache = dataset_transformation.LocalDatasetTransformationCache
+
+        @hooks.replaces(cache, "load_or_transform_dataset")
+        def load_and_compare(
+            load: Any, self_: Any, dcs: Any, tc: Any, *arguments: Any, **options: Any
+        ) -> Any:
+            loaded = load(self_, dcs, tc, *arguments, **options)
+            cache.load_or_transform_dataset = load
+            for config in dcs if channel.rank() == 0 else ():
+                with tokenised.left_to_trainer():
+                    due = tokenised.tokenise_with_open_instruct(config, tc.tokenizer)
+                    self._compare(loaded[0], [row for _, row in due], config.dataset_name)
+            return loaded
 
 
 def count_staged(name: str) -> int | None:
@@ -155,7 +195,7 @@ def check_mixture(
     if len(parts) != len(shares):
         reason = f"{count_of(len(parts), 'data set')} of {len(shares)} were seen"
         return [Evidence(MIXTURE, None, reason).judge(requested, None)]
-    faults = []
+    faults: list[str] = []
     for part, share in zip(parts, shares, strict=True):
         staged = count_staged(part.name)
         if staged is None:
@@ -168,17 +208,37 @@ def check_mixture(
     kept = record.kept
     if not faults and dataset_rows is not None and dataset_rows != kept:
         faults.append(f"{dataset_rows} of {kept} rows in the data loader")
+    faults += record.faults
     if faults:
-        return [Evidence(MIXTURE, "; ".join(faults), how).judge(requested, False)]
+        names = ", ".join(part.name for part in parts)
+        return [Evidence(MIXTURE, "; ".join(faults), f"{how}: {names}").judge(requested, False)]
     note = f"{count_of(loaded, 'row')} of {count_of(len(parts), 'data set')}"
     if kept != loaded:
         note += f", of which the trainer's own filters leave {kept}"
+    if record.compared:
+        note += f"; {record.compared} of them were tokenised anew and found"
     return [Evidence(MIXTURE, requested, how, note=note).judge(requested, True)]
 
 
-def check_longest(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+def add_epoch(mixture: Evidence, found: EpochCounts, due: EpochCounts) -> Evidence:
+    """Return the finding "mixture" with what the first whole epoch has dealt to this rank."""
+    differences = found.differences(due)
+    note = f"{mixture.note}; an epoch dealt {found}"
+    if differences:
+        how = "the passes of the first whole epoch, against the rows of the data loader"
+        value = "; ".join(differences)
+        return replace(mixture, value=value, how=how, note=note).judge(mixture.requested, False)
+    return replace(mixture, note=note)
+
+
+def check_longest(
+    objects: TrainerObjects, requested: str | None, record: RowRecord | None = None
+) -> list[Evidence]:
     """Return the finding "max_seq_length" on the rows of the data loader, and on the limit that the
     trainer's arguments and its collator have.
+
+    `record`: the data sets, by whose staged rows rows that end otherwise are told from rows that
+    were cut.
     """
     if requested is None:
         return []
@@ -189,7 +249,8 @@ def check_longest(objects: TrainerObjects, requested: str | None) -> list[Eviden
     limits = find_limits(arguments, _LIMIT_ARGUMENTS)
     limits += find_limits(collator, ("max_length",))
     dataset = getattr(objects.dataloader, "dataset", None)
-    return [judge_limit(dataset, limits, requested)]
+    sets = [part.name for part in record.parts] if record is not None else []
+    return [judge_limit(dataset, limits, requested, objects.tokenizer, sets)]
 
 
 @dataclass(frozen=True)
@@ -210,53 +271,84 @@ def find_limits(owner: Any, names: Sequence[str]) -> list[Limit]:
     return limits
 
 
-def judge_limit(dataset: Any, limits: Sequence[Limit], requested: str) -> Evidence:
-    """Compare the limits of a trainer, and the rows of its data set, with the requested limit."""
+def judge_limit(
+    dataset: Any,
+    limits: Sequence[Limit],
+    requested: str,
+    tokenizer: Any = None,
+    names: Sequence[str] = (),
+) -> Evidence:
+    """Compare the limits of a trainer, and the rows of its data set, with the requested limit.
+
+    `names`: the data sets, as the trainer is given them. Rows that seem to be cut at another limit
+    are looked up there, as their text is by the `tokenizer`.
+    """
     for limit in limits:
         if str(limit.tokens) != requested:
             how = f"{limit.attribute}, at which the trainer cuts or drops rows"
             return Evidence(LIMIT, limit.tokens, how).judge(requested, False)
     how = "the longest row of the data loader"
-    names = [name for name in _TOKEN_COLUMNS if name in getattr(dataset, "column_names", ())]
-    if not names or not hasattr(dataset, "data"):
+    known = getattr(dataset, "column_names", ())
+    columns_of_tokens = [name for name in _TOKEN_COLUMNS if name in known]
+    if not columns_of_tokens or not hasattr(dataset, "data"):
         if not limits:
             return Evidence(LIMIT, None, "the trainer's limit was not found").judge(requested, None)
         how = f"{limits[-1].attribute}, at which rows are cut"
         return Evidence(LIMIT, requested, how).judge(requested, True)
     longest = 0
-    for name in names:
-        lengths, last_tokens = columns.read_ends(dataset, name)
+    uncut = ""
+    for column in columns_of_tokens:
+        lengths, last_tokens = columns.read_ends(dataset, column)
         longest = max(longest, *lengths)
-        cut = _find_other_cut(lengths, last_tokens, int(requested))
-        if cut is not None:
-            note = f"the {cut[1]} rows of {cut[0]} tokens alone do not end as the others do"
-            found = Evidence(LIMIT, f"rows cut at {cut[0]}", how, note=note)
+        suspects = _find_other_cut(lengths, last_tokens, int(requested))
+        if not suspects:
+            continue
+        length = lengths[suspects[0]]
+        note = f"the {len(suspects)} rows of {length} tokens alone do not end as the others do"
+        cut = _count_cut(dataset, column, suspects, tokenizer, names)
+        if cut:
+            found = Evidence(LIMIT, f"rows cut at {length}", how, note=note)
             return found.judge(requested, False)
-    note = f"{longest} tokens in the longest of {count_of(len(dataset), 'row')}"
+        uncut = f"; {note}, and none of them ends within a turn of a staged row"
+        if cut is None:
+            uncut = f"; {note}, and no staged rows are here that would show why"
+    note = f"{longest} tokens in the longest of {count_of(len(dataset), 'row')}{uncut}"
     if longest > int(requested):
         return Evidence(LIMIT, f"a row of {longest}", how, note=note).judge(requested, False)
     return Evidence(LIMIT, requested, how, note=note).judge(requested, True)
 
 
-def _find_other_cut(
-    lengths: Sequence[int], last_tokens: Sequence[int], limit: int
-) -> tuple[int, int] | None:
-    """Return the length that rows were cut at, if it is another than `limit`, and how many have it.
+def _count_cut(
+    dataset: Any, column: str, suspects: Sequence[int], tokenizer: Any, names: Sequence[str]
+) -> int | None:
+    """Return how many of the first `suspects`, numbers of rows, end within a turn of a staged row;
+    None if the staged rows are not here. Without a tokenizer all count as cut.
+    """
+    if tokenizer is None:
+        return len(suspects)
+    plain = dataset.with_format(None)
+    rows = [plain[number][column] for number in suspects[:_SUSPECTS]]
+    # a character of several tokens may be cut, too
+    return count_cut([tokenizer.decode(row).rstrip("\ufffd") for row in rows], names)
+
+
+def _find_other_cut(lengths: Sequence[int], last_tokens: Sequence[int], limit: int) -> list[int]:
+    """Return the numbers of the rows that seem to be cut at another length than `limit`.
 
     They are several, the longest of all, and none ends in the token that every shorter row ends in.
     """
     longest = max(lengths, default=0)
     if longest >= limit:
-        return None
+        return []
     ends = set()
     others = set()
-    at_cut = 0
-    for length, token in zip(lengths, last_tokens, strict=True):
+    at_cut = []
+    for number, (length, token) in enumerate(zip(lengths, last_tokens, strict=True)):
         if length == longest:
-            at_cut += 1
+            at_cut.append(number)
             ends.add(token)
         else:
             others.add(token)
-    if at_cut < 2 or len(others) != 1 or others & ends:
-        return None
-    return longest, at_cut
+    if len(at_cut) < 2 or len(others) != 1 or others & ends:
+        return []
+    return at_cut

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..hooks import replaces
@@ -80,9 +81,12 @@ def _hand_over(
             if limit is None:
                 limit = options.get("max_seq_length")
         report.begin_dataset()
-        for source, row in zip(config.dataset, tokenized, strict=True):
+        for number, (source, row) in enumerate(zip(config.dataset, tokenized, strict=True)):
             kept = _passes(row, filters, tokenizer)
-            report.add(_describe_sides(source, row, find_hidden), kept=kept, limit=limit)
+            sides = _describe_sides(source, row, find_hidden)
+            if number < request.detail and any(len(side.ids) == limit for side in sides):
+                sides = _add_whole(sides, source, maps, tokenizer)
+            report.add(sides, kept=kept, limit=limit)
             if kept and len(first) < request.per_device:
                 columns = {name: row[name] for name in row if name.endswith(_COLUMNS)}
                 first.append({"index": len(first), **columns})
@@ -141,6 +145,23 @@ def _describe_sides(
         hidden = find_hidden(ids)
         sides.append(samples.TokenizedSide(name, source[name], ids, loss, tools, hidden))
     return sides
+
+
+def _add_whole(
+    sides: Sequence[TokenizedSide], source: Any, maps: Sequence[Any], tokenizer: Any
+) -> list[TokenizedSide]:
+    """Return the sides of a sample with their tokens before truncation, by the same transforms."""
+    from open_instruct import dataset_transformation as upstream
+
+    row = dict(source)
+    for name, options in maps:
+        unlimited = {**options, "max_seq_length": None} if "max_seq_length" in options else options
+        row = upstream.TRANSFORM_FNS[name][0](row, tokenizer, **unlimited)
+    described = _describe_sides(source, row, lambda ids: [])
+    return [
+        replace(side, whole=(list(map(int, whole.ids)), whole.loss))
+        for side, whole in zip(sides, described, strict=True)
+    ]
 
 
 def _hidden_by_padding(context: PatchContext, tokenizer: Any) -> Callable[[list[int]], list[int]]:

@@ -115,3 +115,83 @@ def test_the_limit_of_the_arguments_and_of_the_collator_is_read() -> None:
     assert str(finding.how).startswith("SimpleNamespace.max_length, at which")
     collator.max_length = 8
     assert rows.check_longest(objects, "8")[0].verdict == "proven"
+
+
+class Letters:
+    """A tokenizer whose tokens are the numbers of letters; END is none."""
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join("\0" if token == END else chr(token) for token in ids)
+
+
+def staged_chats(folder: Path, *chats: list[str]) -> str:
+    """Return the file of a staged folder with chats of these turns."""
+    name = staged(folder, len(chats))
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": turn} for turn in chat]})
+        for chat in chats
+    ]
+    Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return name
+
+
+def of_chats(
+    *chats: list[str], cut: int = 10_000, ends: int = 99, column: str = "input_ids"
+) -> Any:
+    """Return a data set of chats, of which those of up to `ends` turns have END behind them."""
+    made = []
+    for chat in chats:
+        ids = [ord(letter) for letter in "|".join(chat)]
+        made.append([*ids, *([END] if len(chat) <= ends else [])][:cut])
+    return datasets.Dataset.from_dict({column: made})
+
+
+SHORT = [["why", "yes"], ["how", "no"]]
+LONG = [["why so", "nine nine nine nine"], ["how so", "nine nine nine nine nine"]]
+LAST_ASKS = [["what", "this", "and that"], ["what", "that", "and this"]]
+
+
+@pytest.mark.parametrize(
+    ("chats", "made", "cut", "verdict"),
+    [
+        # cut within an answer, also one that says the same again and again
+        (LONG, of_chats(*SHORT, *LONG, cut=15), 15, "refuted"),
+        (LONG, of_chats(*SHORT, *LONG, cut=15, column="chosen_input_ids"), 15, "refuted"),
+        # conversations that end with a question, which the template does not end
+        (LAST_ASKS, of_chats(*SHORT, *LAST_ASKS, ends=2), 18, "proven"),
+        # data whose texts were cut before
+        (
+            [["why so", "nine nin"], ["how so", "nine nin"]],
+            of_chats(*SHORT, *LONG, cut=15),
+            15,
+            "proven",
+        ),
+        # tokenised rows of which no text is staged
+        ([["other", "texts"]], of_chats(*SHORT, *LONG, cut=15), 15, "proven"),
+    ],
+)
+def test_rows_that_end_otherwise_are_looked_up_among_the_staged_ones(
+    chats: list[list[str]], made: Any, cut: int, verdict: str, tmp_path: Path
+) -> None:
+    name = staged_chats(tmp_path / "set", *SHORT, *chats)
+    for given in (name, str(Path(name).parent)):
+        finding = rows.judge_limit(
+            made, [rows.Limit(64, "SFTConfig.max_length")], "64", Letters(), [given]
+        )
+        assert finding.verdict == verdict
+        if verdict == "refuted":
+            assert finding.value == f"rows cut at {cut}"
+        else:
+            assert "none of them ends within a turn" in str(finding.note)
+
+
+def test_rows_that_end_otherwise_and_are_staged_nowhere_refute_nothing() -> None:
+    finding = rows.judge_limit(
+        of_chats(*SHORT, *LONG, cut=15),
+        [rows.Limit(64, "SFTConfig.max_length")],
+        "64",
+        Letters(),
+        ["lab/hub"],
+    )
+    assert finding.verdict == "proven"
+    assert "no staged rows are here" in str(finding.note)

@@ -1,0 +1,209 @@
+"""Compares the last answer of a sample with the tokens that carry loss, and finds what a chat
+template leaves out of the messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+# What ends the thinking at the beginning of an answer. Templates of models that think take it off,
+# or write it anew (trl/chat_templates/qwen3.jinja, deepseekv3.jinja, gemma4.jinja).
+_ENDS_OF_THINKING = ("</think>", "<channel|>", "<|END_THINKING|>", "[/THINK]", "</thinking>")
+_STARTS_OF_THINKING = ("<think>", "<|channel>", "<|START_THINKING|>", "[THINK]", "<thinking>")
+# Keys of a message that have findings of their own, or that no template is meant to render.
+_OTHER_KEYS = frozenset(
+    ("role", "content", "tool_calls", "name", "id", "tool_call_id", "weight", "train")
+)
+_SHOWN = 160  # characters of a text that a finding shows
+
+Message = Mapping[str, Any]
+
+
+def find_changed_answer(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    rendered: str,
+    ids: Sequence[int],
+    loss: Sequence[bool] | None,
+) -> list[str] | None:
+    """Compare the text of the last answer with the tokens that carry loss, before any is cut off.
+
+    `rendered` is the text that the chat template makes of the messages. Where the loss is not on
+    tokens (`loss` is None), all tokens count. Both texts go through the tokenizer, so that what it
+    normalises is no difference.
+
+    Returns None if the answer is trained, else the answer and the text that is trained in its
+    place.
+    """
+    position = _find_last_answer(messages)
+    if position is None:
+        return None
+    runs = _decode_runs(tokenizer, ids, [True] * len(ids) if loss is None else loss)
+    everything = "\0".join(text for text, is_trained in runs if is_trained)
+    if not everything.strip():  # a finding of its own
+        return None
+    following = _text_after_question(tokenizer, runs, messages[:position])
+    before = [part for message in messages[:position] for part in _answer_parts(message)]
+    for part in _answer_parts(messages[position]):
+        expected = _round_trip(tokenizer, part)
+        if _holds(following, expected, part, rendered):
+            continue
+        # An earlier answer may be equal. Where the last one is trained as well, it is there once
+        # more.
+        earlier = sum(_round_trip(tokenizer, text).count(expected) for text in before)
+        if everything.count(expected) > earlier:
+            continue
+        return [_shorten(expected), _shorten(following.replace("\0", " "))]
+    return None
+
+
+def find_dropped_fields(messages: Sequence[Message], tools: Any, rendered: str) -> list[str]:
+    """Return the names of what the chat template leaves out of the messages: fields of an answer
+    such as `reasoning_content`, thinking at its beginning, turns of the user or of a tool, and the
+    descriptions of tools.
+    """
+    dropped = []
+    for message in messages:
+        role = str(message.get("role"))
+        if role in ("user", "tool") and not all(
+            _is_rendered(text, rendered) for text in _texts(message.get("content"))
+        ):
+            dropped.append(f"the {role}'s turn")
+        if role != "assistant":
+            continue
+        for name, value in message.items():
+            if name not in _OTHER_KEYS and not all(
+                _is_rendered(text, rendered) for text in _texts(value)
+            ):
+                dropped.append(name)
+        thinking = _thinking_of(message)
+        if thinking and not _is_rendered(thinking, rendered):
+            dropped.append("thinking")
+    if not all(_is_rendered(name, rendered) for name in _tool_names(tools)):
+        dropped.append("tools")
+    return list(dict.fromkeys(dropped))
+
+
+def _find_last_answer(messages: Sequence[Message]) -> int | None:
+    """Return the number of the last answer that has a text; None without one.
+
+    A call of tools may have a text beside it, which some templates leave out: it is no answer.
+    """
+    for position in reversed(range(len(messages))):
+        message = messages[position]
+        if message.get("role") == "assistant":
+            has_text = not message.get("tool_calls") and any(_answer_parts(message))
+            return position if has_text else None
+    return None
+
+
+def _answer_parts(message: Message) -> list[str]:
+    """Return the texts of an answer, without its thinking."""
+    if message.get("role") != "assistant":
+        return []
+    parts = [part.strip() for part in _texts(message.get("content"))]
+    if len(parts) == 1:
+        answer = _split_thinking(parts[0])[1]
+        parts = [answer or parts[0]]
+    return [part for part in parts if part]
+
+
+def _thinking_of(message: Message) -> str:
+    content = message.get("content")
+    return _split_thinking(content)[0] if isinstance(content, str) else ""
+
+
+def _split_thinking(content: str) -> tuple[str, str]:
+    """Return the thinking at the beginning of an answer, and what follows it."""
+    for start, end in zip(_STARTS_OF_THINKING, _ENDS_OF_THINKING, strict=True):
+        before, found, after = content.rpartition(end)
+        if found:
+            return before.rpartition(start)[2].strip(), after.strip()
+    opening = next((start for start in _STARTS_OF_THINKING if content.startswith(start)), "")
+    return "", content[len(opening) :].strip()
+
+
+def _decode_runs(
+    tokenizer: Any, ids: Sequence[int], loss: Sequence[bool]
+) -> list[tuple[str, bool]]:
+    """Return the text of each run of tokens that all carry loss, or that all carry none."""
+    runs = []
+    for is_trained, group in groupby(zip(ids, loss, strict=True), key=lambda token: token[1]):
+        runs.append((_decode(tokenizer, [token for token, _ in group]), is_trained))
+    return runs
+
+
+def _text_after_question(
+    tokenizer: Any, runs: Sequence[tuple[str, bool]], earlier: Sequence[Message]
+) -> str:
+    """Return the trained text after the last turn that is no answer; all of it if the turn is not
+    among the tokens without loss.
+    """
+    turns = (message for message in reversed(earlier) if message.get("role") != "assistant")
+    question = next((text for turn in turns for text in _texts(turn.get("content"))), "")
+    question = _squeeze(_round_trip(tokenizer, question))
+    start = 0
+    for number, (text, is_trained) in enumerate(runs):
+        follows = any(is_later for _, is_later in runs[number:])
+        if question and follows and not is_trained and question in _squeeze(text):
+            start = number
+    return "\0".join(text for text, is_trained in runs[start:] if is_trained)
+
+
+def _holds(trained: str, expected: str, part: str, rendered: str) -> bool:
+    """Whether a trained text has the answer `part`, of which the tokenizer makes `expected`."""
+    # transformers' mask may leave out the last bytes of a character that has several tokens
+    if expected in trained or f"{expected[:-1]}\ufffd" in trained:
+        return True
+    # A tokenizer may have other spaces within a text than at its beginning; the template has none.
+    return part in rendered and _squeeze(expected) in _squeeze(trained)
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(list(ids))
+    return text
+
+
+def _round_trip(tokenizer: Any, text: str) -> str:
+    ids = tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
+    return _decode(tokenizer, ids).strip()
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split())
+
+
+def _is_rendered(text: str, rendered: str) -> bool:
+    """Whether a template renders a text, as it is or as JSON."""
+    text = text.strip()
+    return text in rendered or json.dumps(text)[1:-1] in rendered
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a value: itself, or those of its lists and objects."""
+    if isinstance(value, str):
+        if value.strip():
+            yield value
+    elif isinstance(value, Mapping):
+        parts: Iterable[Any] = value.values()
+        if value.get("type") == "text":
+            parts = (value.get("text"),)
+        for part in parts:
+            yield from _texts(part)
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _texts(part)
+
+
+def _tool_names(tools: Any) -> Iterator[str]:
+    for tool in tools if isinstance(tools, Sequence) and not isinstance(tools, str) else ():
+        function = tool.get("function") or tool if isinstance(tool, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            yield function["name"]
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} ... {text[-_SHOWN // 2 :]}"

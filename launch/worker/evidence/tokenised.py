@@ -1,0 +1,136 @@
+"""Compares the rows that a trainer has tokenised, or found in a cache, with staged rows: some of them
+are tokenised anew and looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .. import columns
+
+_SAMPLES = 64  # rows of a data set that are tokenised anew
+_CANDIDATES = 2_000  # rows of the same length that are compared with one of them
+# The columns with tokens and labels, as open-instruct and TRL name them.
+_COLUMNS = (
+    *("input_ids", "labels", "chosen_input_ids", "chosen_labels", "rejected_input_ids"),
+    *("rejected_labels", "prompt_ids", "chosen_ids", "rejected_ids"),
+)
+
+Row = Mapping[str, Any]
+
+
+def spread_rows(count: int) -> list[int]:
+    """Return the numbers of at most 64 of `count` rows, evenly spread, with the first and the
+    last.
+    """
+    size = min(count, _SAMPLES)
+    return [number * (count - 1) // max(1, size - 1) for number in range(size)]
+
+
+def tokenise_with_open_instruct(config: Any, tokenizer: Any) -> Iterator[tuple[int, Row]]:
+    """Yield the number and the columns of some rows of a data set, as the transforms of its
+    DatasetConfig tokenise them. Rows that its filters leave out are not among them.
+    """
+    from open_instruct import dataset_transformation as upstream
+
+    transforms = list(zip(config.transform_fn, config.transform_fn_args, strict=True))
+    for number in spread_rows(len(config.dataset)):
+        row = dict(config.dataset[number])
+        for name, options in transforms:
+            transform, kind = upstream.TRANSFORM_FNS[name]
+            result = transform(row, tokenizer, **options)
+            if kind == "map":
+                row = result
+            elif not result:
+                break
+        else:
+            yield number, row
+
+
+def tokenise_with_trl(prepare: Callable[[Any, Any], Any], dataset: Any, args: Any) -> list[Row]:
+    """Return the columns of some rows of a data set, as `prepare(rows, args)` of a TRL trainer makes
+    them, without the cache of `datasets`.
+
+    Every rank has to call it: TRL lets the first rank go first.
+    """
+    import datasets
+
+    alone = copy.copy(args)
+    if hasattr(alone, "dataset_num_proc"):
+        alone.dataset_num_proc = None
+    was_caching = datasets.is_caching_enabled()
+    has_bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_caching()
+    datasets.disable_progress_bars()
+    try:
+        few = dataset.select(spread_rows(len(dataset)))
+        return list(prepare(few, alone).with_format(None))
+    finally:
+        if was_caching:
+            datasets.enable_caching()
+        if has_bars:
+            datasets.enable_progress_bars()
+
+
+def count_missing(dataset: Any, rows: Sequence[Row]) -> int:
+    """Return how many of the tokenised `rows` are not among those of `dataset`."""
+    names = [name for name in _COLUMNS if name in dataset.column_names]
+    if not names or not rows:
+        return 0
+    lengths = columns.read_ends(dataset, names[0])[0]
+    positions: dict[int, list[int]] = {}
+    for position, length in enumerate(lengths):
+        positions.setdefault(length, []).append(position)
+    plain = dataset.with_format(None).select_columns(names)
+    missing = 0
+    for row in rows:
+        due = {name: _as_list(row[name]) for name in names if name in row}
+        candidates = positions.get(len(due.get(names[0], ())), [])
+        if len(candidates) > _CANDIDATES:  # cut at one length: nobody looks at all of them
+            continue
+        missing += not any(_is_same(plain[position], due) for position in candidates)
+    return missing
+
+
+def _is_same(found: Row, due: Mapping[str, list[int]]) -> bool:
+    return all(list(found[name]) == tokens for name, tokens in due.items())
+
+
+def _as_list(tokens: Any) -> list[int]:
+    return [int(token) for token in tokens]
+
+
+def compare_counts(dataset: Any, parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Compare the tokens of a data set's table, and those that carry loss, with what open-instruct
+    counted of each of its `parts` when it built the table (dataset_transformation.py:2232).
+
+    Returns the differences, each with the data set's name and both numbers.
+    """
+    if "labels" not in dataset.column_names or "input_ids" not in dataset.column_names:
+        return []
+    if sum(int(part["final_instances"]) for part in parts) != len(dataset):
+        return []  # the rows differ, which is a finding of its own
+    lengths, trained = columns.count_labels(dataset)
+    faults = []
+    start = 0
+    for part in parts:
+        end = start + int(part["final_instances"])
+        found = Counter(total_tokens=sum(lengths[start:end]))
+        found["trainable_tokens"] = sum(trained[start:end])
+        start = end
+        for key, noun in (("total_tokens", "tokens"), ("trainable_tokens", "trained tokens")):
+            if key in part and int(part[key]) != found[key]:
+                faults.append(f"{found[key]} of {part[key]} {noun} of {part['dataset_name']}")
+    return faults
+
+
+@contextlib.contextmanager
+def left_to_trainer() -> Iterator[None]:
+    """Let no error of a comparison end a run: what can't be tokenised is the trainer's to report."""
+    errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OSError)
+    with contextlib.suppress(*errors):
+        yield

@@ -1,0 +1,194 @@
+"""What the passes of an epoch deal, with real models, data loaders and collators, against the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+datasets = pytest.importorskip("datasets")
+transformers = pytest.importorskip("transformers")
+
+from launch.worker.channel import EventWriter  # noqa: E402
+from launch.worker.evidence import Evidence, dealt, rows  # noqa: E402
+from launch.worker.evidence.collector import EvidenceCollector  # noqa: E402
+from launch.worker.expectations import UnmetExpectation  # noqa: E402
+from launch.worker.patches import PatchContext  # noqa: E402
+from launch.worker.trainer import TrainerProgram  # noqa: E402
+from tests.worker.evidence import models  # noqa: E402
+
+LENGTHS = (5, 9, 3, 12, 7, 4, 8)
+MASKED = -100
+
+
+def data_set() -> Any:
+    """Seven rows, of which the second half of the tokens carries loss."""
+    made = []
+    for number, length in enumerate(LENGTHS):
+        ids = [number + 1] * length
+        made.append(ids)
+    labels = [[MASKED] * (len(ids) // 2) + ids[len(ids) // 2 :] for ids in made]
+    return datasets.Dataset.from_dict({"input_ids": made, "labels": labels})
+
+
+def pad(batch: list[dict[str, Any]]) -> dict[str, Any]:
+    width = max(len(row["input_ids"]) for row in batch)
+
+    def filled(key: str, value: int) -> Any:
+        return torch.tensor([[*row[key], *[value] * (width - len(row[key]))] for row in batch])
+
+    mask = [[1] * len(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in batch]
+    ids = filled("input_ids", 0)
+    return {
+        "input_ids": ids,
+        "labels": filled("labels", MASKED),
+        "attention_mask": torch.tensor(mask),
+    }
+
+
+def flatten(batch: list[dict[str, Any]]) -> Any:
+    return transformers.DataCollatorWithFlattening()(batch)
+
+
+def less(collate: Any, batch: list[dict[str, Any]]) -> Any:
+    """Leave the longest row of a batch out."""
+    return collate(sorted(batch, key=lambda row: len(row["input_ids"]))[:-1] or batch)
+
+
+def unlabel(collate: Any, batch: list[dict[str, Any]]) -> Any:
+    """Leave the loss to the last token of each row."""
+    return collate(
+        [
+            {**row, "labels": [*[MASKED] * (len(row["labels"]) - 1), row["labels"][-1]]}
+            for row in batch
+        ]
+    )
+
+
+def shorten(collate: Any, batch: list[dict[str, Any]]) -> Any:
+    return collate([{key: value[:6] for key, value in row.items()} for row in batch])
+
+
+class Twice(torch.utils.data.Sampler):  # type: ignore[misc]
+    """Deals some rows twice, and others not at all."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._rows = len(dataset)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([0, *range(self._rows - 1)])
+
+
+def deal(
+    collate: Any, packing: str, *, epochs: int = 1, sampler: Any = None, ranks: int = 1
+) -> tuple[dealt.EpochCounts, dealt.EpochCounts]:
+    """Return what an epoch dealt, and what it had to deal."""
+    dataset = data_set()
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=2, collate_fn=collate, sampler=sampler and sampler(dataset)
+    )
+    model = models.model()
+    recorder = dealt.EpochRecorder()
+    recorder.follow(model)
+    for _ in range(epochs):
+        for batch in loader:
+            inputs = {name: value for name, value in batch.items() if torch.is_tensor(value)}
+            model(**inputs)
+            with torch.no_grad():  # a reference, or an evaluation
+                model(**inputs)
+    recorder.stop()
+    arguments = SimpleNamespace(per_device_train_batch_size=2, gradient_accumulation_steps=1)
+    objects = models.objects(
+        model,
+        dataloader=loader,
+        arguments=arguments,
+        accelerator=SimpleNamespace(num_processes=ranks),
+    )
+    return recorder.read(packing), dealt.expect_epoch(objects, packing, "finetune.py")
+
+
+@pytest.mark.parametrize(("collate", "packing"), [(pad, "none"), (flatten, "flatten")])
+def test_an_epoch_deals_every_row_once(collate: Any, packing: str) -> None:
+    found, due = deal(collate, packing)
+    assert found == due == dealt.EpochCounts(7, 48, 26)
+    assert found.differences(due) == []
+    twice, _ = deal(collate, packing, epochs=2)
+    assert twice.differences(due)[0] == "14 of 7 sequences dealt in an epoch"
+
+
+@pytest.mark.parametrize(("collate", "packing"), [(pad, "none"), (flatten, "flatten")])
+@pytest.mark.parametrize(
+    ("fault", "first"),
+    [
+        (less, "4 of 7 sequences dealt in an epoch"),
+        (unlabel, "7 of 26 trained tokens dealt in an epoch"),
+        (shorten, "36 of 48 tokens dealt in an epoch"),
+    ],
+)
+def test_a_collator_that_deals_less_is_found(
+    collate: Any, packing: str, fault: Any, first: str
+) -> None:
+    found, due = deal(lambda batch: fault(collate, batch), packing)
+    assert found.differences(due)[0] == first
+
+
+def test_a_sampler_that_deals_other_rows_is_found() -> None:
+    found, due = deal(pad, "none", sampler=Twice)
+    assert found.differences(due)[0] == "45 of 48 tokens dealt in an epoch"
+
+
+def test_what_is_not_known_is_not_compared() -> None:
+    found, due = deal(pad, "none", ranks=2)
+    assert due == dealt.EpochCounts(4, None, None)
+    assert deal(pad, "bins")[1] == dealt.EpochCounts(None, None, None)
+    assert found.differences(dealt.EpochCounts(None, None, None)) == []
+
+    def without_mask(batch: list[dict[str, Any]]) -> Any:
+        made = pad(batch)
+        return {"input_ids": made["input_ids"], "labels": made["labels"]}
+
+    assert deal(without_mask, "none")[0].tokens is None
+
+
+@pytest.mark.parametrize(
+    ("first", "cut", "ends_at"),
+    [(0, (), None), (0, (3,), 3), (2, (3,), None), (2, (3, 7), 7), (0, (7,), None)],
+)
+def test_the_run_ends_with_the_first_whole_epoch_if_it_dealt_less(
+    first: int, cut: tuple[int, ...], ends_at: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two epochs of four steps, from step `first`; the batches of the steps `cut` are cut."""
+    requested = {"mixture": "1.0", "global_batch": "2 samples"}
+    context = PatchContext(TrainerProgram(None, "m", ()), EventWriter(None, 0), requested=requested)
+    collector = EvidenceCollector(context)
+    model = models.model()
+    collector.model_prepared(model)
+    loader = torch.utils.data.DataLoader(data_set(), batch_size=2, collate_fn=pad)
+    arguments = SimpleNamespace(per_device_train_batch_size=2, gradient_accumulation_steps=1)
+    alone = SimpleNamespace(num_processes=1)
+    objects = models.objects(
+        model, dataloader=loader, step=first, arguments=arguments, accelerator=alone
+    )
+    collector._objects = objects
+    collector._packing = "none"
+    mixture = Evidence(rows.MIXTURE, "1.0", "rows", note="7 rows of 1 data set")
+    collector._expect_epoch(objects, [mixture.judge("1.0", True)])
+    ended = None
+    for number, batch in list(enumerate([*loader, *loader]))[first:]:
+        width = 3 if number in cut else None
+        model(**{name: value[:, :width] for name, value in batch.items()})
+        collector._steps += 1
+        try:
+            collector._compare_epoch()
+        except UnmetExpectation:
+            ended = number
+            break
+    assert ended == ends_at
+    assert not collector._epoch.is_counting
+    assert ("of 48 tokens dealt in an epoch" in capsys.readouterr().err) is (ends_at is not None)
