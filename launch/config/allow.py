@@ -43,6 +43,7 @@ _OTHERS = (
     "pad_is_end",
     "system_dropped",
     "calls_dropped",
+    "reasoning_dropped",
     # of pipelines and benches
     "other_tokenizer",
     "other_vocabulary",

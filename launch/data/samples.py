@@ -26,7 +26,8 @@ class PairSide:
     messages: tuple[tuple[str, bool], ...]  # role, and whether the template renders its content
     hidden: tuple[int, ...]  # positions of the sample's own tokens that the batch takes for padding
     untruncated: int  # number of tokens before truncation
-    drops_calls: bool = False  # whether the template leaves calls of tools out
+    drops_calls: bool = False  # whether the template leaves tools, calls or results out
+    drops_reasoning: bool = False  # whether it leaves out what the last answer thinks
 
     @property
     def is_truncated(self) -> bool:
@@ -173,7 +174,7 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Fin
 
     Each kind of problem is reported once, with its first place, if more than the share `above` of
     the samples has it. The ids are no_loss_tokens, equal_pairs, loss_on_user, no_end_of_turn,
-    double_bos, pad_is_end, system_dropped, calls_dropped.
+    double_bos, pad_is_end, system_dropped, calls_dropped, reasoning_dropped.
     """
     problems = [data.refusal] if data.refusal else []
     problems += _find_samples_without_loss(data, above)
@@ -272,6 +273,10 @@ def _drops_tool_calls(side: PairSide, data: TokenizedSamples) -> bool:
     return side.drops_calls
 
 
+def _drops_reasoning(side: PairSide, data: TokenizedSamples) -> bool:
+    return side.drops_reasoning
+
+
 @dataclass(frozen=True)
 class _Rule:
     """A rule that each side of a sample has to keep."""
@@ -320,7 +325,13 @@ _RULES = (
     _Rule(
         "calls_dropped",
         _drops_tool_calls,
-        "the chat template leaves calls of tools out, so empty answers are learned",
+        "the chat template leaves tools, their calls or their results out",
+        _TEMPLATE,
+    ),
+    _Rule(
+        "reasoning_dropped",
+        _drops_reasoning,
+        "the chat template leaves out what the answer thinks first, so it is not learned",
         _TEMPLATE,
     ),
 )
