@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
-from launch.data.pairs import PAIR, REJECTED, convert_pair, is_pair
+from launch.data.pairs import CHOSEN, PAIR, REJECTED, convert_pair, is_pair
 from launch.data.prompts import (
     CHATS,
     PROMPTS,
@@ -27,12 +27,7 @@ from launch.data.prompts import (
 )
 from launch.data.row_errors import RowError, describe_type, read_text
 from launch.data.tools import read_tools
-from launch.data.turns import (
-    CONTENT_KEYS,
-    ROLE_KEYS,
-    Message,
-    check_messages,
-)
+from launch.data.turns import Message, check_messages
 
 _COMPLETIONS = ("completion", "response", "answer", "output")
 _VERIFIER_COLUMNS = ("ground_truth", "dataset")
@@ -53,6 +48,7 @@ KNOWN = frozenset(
         *_START,
         *_OTHERS,
         *PAIR,
+        *CHOSEN,
         *REJECTED,
         *_MEDIA,
         *_LABELS,
@@ -81,6 +77,7 @@ _COLUMNS = {
         *CHATS,
         *PROMPTS,
         *PAIR,
+        *CHOSEN,
         *REJECTED,
         *_TOOLS,
     ),
@@ -189,7 +186,7 @@ def _read_tools(row: Mapping[str, object]) -> dict[str, str]:
 
 def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) -> str:
     """Describe in a few words what is converted into what."""
-    if form == DataFormat.chat and "messages" in columns:
+    if form == DataFormat.chat and columns == ("messages",):
         return "chat (messages), taken as it is"
     return f"{form} ({', '.join(columns)}), converted to {_CONVERTED[kind]}"
 
@@ -225,7 +222,7 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
     if has_conversation and kind in (Kind.dpo, Kind.rm):
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
-    rows = _find_nested_rows(row)
+    rows = _find_nested_rows(row, kind)
     if rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
     else:
@@ -248,20 +245,29 @@ def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
     return " ".join(overrides)
 
 
-def _find_nested_rows(row: Mapping[str, object]) -> str | None:
-    """Return the only column with a list of objects that are not turns; None without one.
+def _find_nested_rows(row: Mapping[str, object], kind: Kind) -> str | None:
+    """Return the only column with a list of rows of a known format; None without one.
 
     Such a file is one object around its rows.
     """
-    keys_of_turns = {*ROLE_KEYS, *CONTENT_KEYS}
     columns = []
     for name, value in row.items():
-        if not isinstance(value, list) or not value:
-            continue
-        first = value[0]
-        if isinstance(first, dict) and keys_of_turns.isdisjoint(first):
+        first = value[0] if isinstance(value, list) and value else None
+        if isinstance(first, dict) and _is_row(first, kind):
             columns.append(name)
     return columns[0] if len(columns) == 1 else None
+
+
+def _is_row(value: Mapping[str, object], kind: Kind) -> bool:
+    names = {str(name).strip().lower() for name in value}
+    if kind in (Kind.dpo, Kind.rm):
+        return is_pair(names)
+    is_chat = not names.isdisjoint(CHATS)
+    return is_chat or (not names.isdisjoint(("instruction", *PROMPTS)) and _has_answer(names, kind))
+
+
+def _has_answer(names: set[str], kind: Kind) -> bool:
+    return not names.isdisjoint(_VERIFIER_COLUMNS if kind == Kind.rlvr else _COMPLETIONS)
 
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:

@@ -25,8 +25,11 @@ from launch.data.turns import (
 )
 
 PAIR = ("chosen", "rejected")
+# names that other data sets have for both sides
+_OTHER_NAMES = {"chosen_response": "chosen", "rejected_response": "rejected"}
 # swift's: the row's own conversation is the better one
 REJECTED = ("rejected_response", "rejected_messages")
+CHOSEN = ("chosen_response",)
 _ANSWERS = ("response", "completion", "answer", "output")
 
 
@@ -42,6 +45,8 @@ def convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
 
     Raises RowError: data_row, data_roles, data_no_answer, data_pair.
     """
+    if row.get("chosen_response") is not None:
+        row = {_OTHER_NAMES.get(name, name): value for name, value in row.items()}
     sides = _read_sides(row) if find_column(row, PAIR) else _read_rejected(row)
     for side, messages in sides.items():
         _check_side(messages, side)

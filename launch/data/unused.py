@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from launch.data.formats import KNOWN
+from launch.data.row_errors import parse_list
 from launch.data.turns import is_transcript
 
 _SHOWN = 6  # columns that a note names
@@ -15,8 +16,8 @@ _SHOWN = 6  # columns that a note names
 class UnusedColumns:
     """The columns that the conversion leaves out, over all rows.
 
-    A known column counts where it has a value, any other one where it has a text. A text that
-    stands in a turn as well is not lost.
+    A known column counts where it has a value, any other one where it has a text or a truth value,
+    which may say what is to be learned. A text that stands in a turn as well is not lost.
     """
 
     rows: int = 0
@@ -28,15 +29,14 @@ class UnusedColumns:
         used = set(used)
         turns: str | None = None
         for name, value in row.items():
-            if isinstance(value, str):
-                text = value.strip()
-                if not text:
-                    continue
-                turns = "\0".join(texts) if turns is None else turns
-                is_read = name in _READ_ELSEWHERE or (name in used and is_transcript(text))
-                is_lost = text not in turns and not is_read
+            if not isinstance(value, str):
+                is_known = name in KNOWN and value not in (None, [], {})
+                is_lost = name not in used and (is_known or isinstance(value, bool))
+            elif not value.strip() or name in _READ_ELSEWHERE or _is_parsed(name, value, used):
+                is_lost = False
             else:
-                is_lost = name in KNOWN and name not in used and bool(value)
+                turns = "\0".join(texts) if turns is None else turns
+                is_lost = value.strip() not in turns
             if is_lost:
                 self._filled[name] = self._filled.get(name, 0) + 1
 
@@ -51,5 +51,10 @@ class UnusedColumns:
         return f"columns that are not used: {listed}"
 
 
+def _is_parsed(name: str, text: str, used: set[str]) -> bool:
+    """Return whether a column that is used holds its turns in a text."""
+    return name in used and (is_transcript(text) or isinstance(parse_list(text), list))
+
+
 # columns whose text is not written into a turn as it stands
-_READ_ELSEWHERE = frozenset(("tools", "functions", "history", "label", "kto_tag"))
+_READ_ELSEWHERE = frozenset(("tools", "functions", "history"))

@@ -365,6 +365,14 @@ PAIRS = (
         read=(*EARLIER, ASKED),
     ),
     Shape(
+        "When2Call",
+        {
+            "messages": [turn("user", ASKED)],
+            "chosen_response": turn("assistant", ANSWERED),
+            "rejected_response": turn("assistant", WORSE),
+        },
+    ),
+    Shape(
         "Tulu 3 preferences",
         {"id": "a5", "source": "made/up", "prompt": ASKED, "chosen": CHAT, "rejected": WORSE_CHAT},
         unused=("id", "source"),

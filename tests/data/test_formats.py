@@ -535,6 +535,13 @@ FILES = (
         (".data[]",),
     ),
     Files(
+        "a list of objects that are no rows",
+        [{"text": "once", "scores": [{"score": 1}]}],
+        "data_columns",
+        (1,),
+        ("data.columns.prompt=text", "data.columns.completion=scores"),
+    ),
+    Files(
         "two kinds of rows",
         [CHAT, CHAT, {"instruction": "Hi", "output": "Hello"}],
         "data_mixed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,17 @@ def test_a_column_that_few_rows_fill_is_not_named(tmp_path: Path) -> None:
     assert NAMED not in read_structure(local(path)).describe()
     path = write_lines(tmp_path / "b.jsonl", [{**row, "remark": f"{n}"} for n in range(5)])
     assert f"{NAMED}'id', 'source', 'remark'" in read_structure(local(path)).describe()
+
+
+def test_marks_of_answers_are_named(tmp_path: Path) -> None:
+    """A mark that is not known may say that an answer is wrong."""
+    rows = [
+        {"prompt": "Hi", "completion": f"{n}", "label": n % 2, "is_right": n > 2} for n in range(5)
+    ]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    assert f"{NAMED}'label', 'is_right'" in read_structure(local(path)).describe()
+
+
+def test_turns_in_a_text_are_used(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"messages": json.dumps(SFT[0].row["messages"])}])
+    assert NAMED not in read_structure(local(path)).describe()
