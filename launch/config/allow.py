@@ -44,6 +44,7 @@ _OTHERS = (
     "system_dropped",
     "calls_dropped",
     "reasoning_dropped",
+    "padded_tools",
     # of pipelines and benches
     "other_tokenizer",
     "other_vocabulary",

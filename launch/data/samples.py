@@ -28,6 +28,7 @@ class PairSide:
     untruncated: int  # number of tokens before truncation
     drops_calls: bool = False  # whether the template leaves tools, calls or results out
     drops_reasoning: bool = False  # whether it leaves out what the last answer thinks
+    has_null_keys: bool = False  # whether tools or their calls have keys with a null
 
     @property
     def is_truncated(self) -> bool:
@@ -54,6 +55,10 @@ class Sample:
     place: str  # `/data/chats.jsonl:12`, or `allenai/x, row 3`
     kept: bool  # False: the trainer drops it
     sides: tuple[PairSide, ...]
+
+    @property
+    def is_of_hub(self) -> bool:
+        return ", row " in self.place
 
 
 @dataclass(frozen=True)
@@ -174,12 +179,13 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Fin
 
     Each kind of problem is reported once, with its first place, if more than the share `above` of
     the samples has it. The ids are no_loss_tokens, equal_pairs, loss_on_user, no_end_of_turn,
-    double_bos, pad_is_end, system_dropped, calls_dropped, reasoning_dropped.
+    double_bos, pad_is_end, system_dropped, calls_dropped, reasoning_dropped, padded_tools.
     """
     problems = [data.refusal] if data.refusal else []
     problems += _find_samples_without_loss(data, above)
     kept = [sample for sample in data.samples if sample.kept]
     problems += _find_equal_pairs(kept, above)
+    problems += _find_padded_tools(kept, above)
     for rule in _RULES:
         places = [sample.place for sample in kept if rule.is_broken_by(sample, data)]
         if len(places) <= above * len(kept):
@@ -220,6 +226,25 @@ def _find_equal_pairs(kept: Sequence[Sample], above: float) -> list[Finding]:
     )
     cure = "raise recipe.max_seq_length if they are cut off before they differ, or remove the pairs"
     return [Finding.error("equal_pairs", message, equal[0], cure)]
+
+
+def _find_padded_tools(kept: Sequence[Sample], above: float) -> list[Finding]:
+    """Return the problem of hub data whose tools have the keys of other rows.
+
+    Local rows have lost such keys: each null that is left is the row's own.
+    """
+    samples = [sample for sample in kept if sample.is_of_hub]
+    padded = [
+        sample.place for sample in samples if any(side.has_null_keys for side in sample.sides)
+    ]
+    if len(padded) <= above * len(samples):
+        return []
+    message = (
+        f"tools or their calls have null keys in {len(padded)} of {len(samples)} samples of the "
+        "hub: the files pad them, and the template writes them"
+    )
+    cure = "download the data set and name its files in data.mix: they are read without padding"
+    return [Finding.error("padded_tools", message, padded[0], cure)]
 
 
 def _has_loss_on_user(side: PairSide, data: TokenizedSamples) -> bool:

@@ -130,6 +130,8 @@ class SampleReport:
             "messages": [[str(message["role"]), span is not None] for message, span in contents],
             "drops_calls": side.drops_tools or _drops_calls(text, side, tools),
             "drops_reasoning": _drops_reasoning(text, side.messages),
+            "has_null_keys": _has_null_keys(tools)
+            or any(_has_null_keys(message.get("tool_calls")) for message in side.messages),
             "hidden": list(side.hidden),
             "untruncated": len(whole),
         }
@@ -260,6 +262,13 @@ def _name_of(tool: Any) -> str:
     function = tool.get("function") or tool
     name = function.get("name") if isinstance(function, Mapping) else None
     return str(name or "")
+
+
+def _has_null_keys(value: Any) -> bool:
+    """Return whether an object in definitions or calls of tools has a key with a null."""
+    if isinstance(value, Mapping):
+        return any(inner is None or _has_null_keys(inner) for inner in value.values())
+    return isinstance(value, list) and any(_has_null_keys(element) for element in value)
 
 
 def _drops_reasoning(text: str, messages: Sequence[Mapping[str, Any]]) -> bool:

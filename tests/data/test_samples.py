@@ -48,6 +48,15 @@ def samples(*sides: PairSide, kept: bool = True, pad: int = 0, bos: int = BOS) -
     return TokenizedSamples(found, (lengths,), (BOS, EOS), bos, EOS, pad, None)
 
 
+def of_hub(*sides: PairSide) -> TokenizedSamples:
+    data = samples(*sides)
+    found = [
+        replace(sample, place=f"lab/tools, row {number}")
+        for number, sample in enumerate(data.samples, 1)
+    ]
+    return replace(data, samples=tuple(found))
+
+
 LEAKY = replace(GOOD, loss=(False, True, True, True))
 MASKED = replace(GOOD, loss=(False, False, True, False))  # the end token carries none
 SILENT, CUT = replace(GOOD, loss=(False,) * 4), replace(GOOD, loss=(False,) * 4, untruncated=9)
@@ -57,6 +66,7 @@ SYSTEM_DROPPED = replace(
     GOOD, messages=(("system", False), *GOOD.messages), turns=(None, 1, 2, None)
 )
 NO_CALLS = replace(GOOD, drops_calls=True)
+NO_REASONING = replace(GOOD, drops_reasoning=True)
 ENDS_HIDDEN = replace(GOOD, loss=None, hidden=(3,))
 
 
@@ -97,6 +107,15 @@ CASES = (
     Case("two begin tokens in what the trainer drops", samples(TWICE, kept=False), ()),
     Case("the system turn is dropped", samples(SYSTEM_DROPPED), ("system_dropped",)),
     Case("calls of tools are dropped", samples(NO_CALLS), ("calls_dropped",)),
+    Case("what the answer thinks is dropped", samples(NO_REASONING), ("reasoning_dropped",)),
+    Case("null keys of local rows are their own", samples(replace(GOOD, has_null_keys=True)), ()),
+    Case(
+        "null keys of the hub's rows are padding",
+        of_hub(GOOD, replace(GOOD, has_null_keys=True)),
+        ("padded_tools",),
+        "lab/tools, row 2",
+        ("1", "2"),
+    ),
 )
 
 
@@ -115,6 +134,7 @@ KINDS = {
     "double_bos": TWICE,
     "system_dropped": SYSTEM_DROPPED,
     "calls_dropped": NO_CALLS,
+    "reasoning_dropped": NO_REASONING,
     "no_loss_tokens": CUT,
 }
 
