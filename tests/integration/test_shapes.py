@@ -23,6 +23,7 @@ from launch.data.samples import (
     parse_samples,
 )
 from launch.execution.caches import plan_cache_pass
+from launch.execution.prepare import stage_template
 from launch.execution.preview import (
     preview_command,
     preview_environment,
@@ -63,12 +64,13 @@ RENDERED = {
     "qwen3": ("tools", "reasoning"),
     "olmo": ("functions",),
 }
-# no template of TRL's trainers renders `functions` and marks the answers
+# `olmo` has no marks, which trl_sft needs, and pairs have no calls
+ONLY = {"olmo": ("finetune", "olmo_core_finetune"), "qwen2_5": ("finetune", "trl_sft", "trl_dpo")}
 CASES = [
     (trainer, template)
     for trainer in TRAINERS
     for template in RENDERED
-    if template != "olmo" or trainer == "finetune"
+    if trainer in ONLY.get(template, TRAINERS)
 ]
 
 
@@ -140,6 +142,7 @@ def make_plan(root: Path, folder: Path, trainer: str, template: str, model: Path
 
 
 def add_preview(jobs: list[dict[str, Any]], plan: Plan, folder: Path) -> Previewed:
+    stage_template(plan)
     [entry] = plan.inputs.mixture
     data = write_samples(entry, folder / "0", None)
     rows = len(data.places)
