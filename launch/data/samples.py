@@ -60,6 +60,10 @@ class Sample:
     def is_of_hub(self) -> bool:
         return ", row " in self.place
 
+    @property
+    def has_null_keys(self) -> bool:
+        return any(side.has_null_keys for side in self.sides)
+
 
 @dataclass(frozen=True)
 class LengthsBySide:
@@ -234,9 +238,7 @@ def _find_padded_tools(kept: Sequence[Sample], above: float) -> list[Finding]:
     Local rows have lost such keys: each null that is left is the row's own.
     """
     samples = [sample for sample in kept if sample.is_of_hub]
-    padded = [
-        sample.place for sample in samples if any(side.has_null_keys for side in sample.sides)
-    ]
+    padded = [sample.place for sample in samples if sample.has_null_keys]
     if len(padded) <= above * len(samples):
         return []
     message = (
