@@ -50,6 +50,7 @@ _OTHERS = (
     "pad_is_end",
     "system_dropped",
     "calls_dropped",
+    "padded_tools",
     # of pipelines and benches
     "other_tokenizer",
     "other_vocabulary",

@@ -8,17 +8,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import DataFormat
+from launch.config.schema import DataFormat, Kind
 from launch.data.formats import (
+    KNOWN,
     columns_of,
     convert,
     describe_conversion,
     normalise_names,
     recognise,
 )
+from launch.data.padding import Padding
+from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
 from launch.data.sources import LocalData
-from launch.data.turns import RowError
+from launch.data.tables import KeyPath
+from launch.data.unused import UnusedColumns
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
 
@@ -36,6 +40,8 @@ class Conversion:
     faults: dict[str, int] = field(default_factory=dict)  # reason why rows can't be used -> rows
     # problems of the first rows that can't be used
     problems: list[Finding] = field(default_factory=list)
+    padding: Padding = field(default_factory=Padding)
+    unused: UnusedColumns = field(default_factory=UnusedColumns)
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row.
@@ -70,11 +76,13 @@ class Conversion:
         return f"{bad:,} of {total:,} rows can't be used ({named}; first: {self.problems[0].where})"
 
     def notes(self, sizes: Iterable[tuple[str, int]], kind: str = "") -> list[str]:
-        """Describe the rows that can't be used, and a row that outweighs all others.
+        """Describe the rows that can't be used, what is left out of the others, and a row that
+        outweighs all others.
 
         `sizes` are the place and the number of characters of each row that is used.
         """
-        notes = [self.skipped] if self.skipped else []
+        found = (self.skipped, self.unused.note(), self.padding.note())
+        notes = [note for note in found if note]
         notes += find_heaviest(sizes, kind)
         return notes
 
@@ -93,12 +101,18 @@ class Conversion:
         form = self.data.format
         is_empty = True
         unknown = 0
+        padded: dict[int, frozenset[KeyPath]] = {}
         for row in read_rows(file):
             is_empty = False
             try:
                 if isinstance(row.value, Finding):
                     raise RowError(row.value.message, row.value.cure, row.value.id)
                 named = self._rename(row)
+                if row.padded:
+                    known = padded.get(id(row.padded))
+                    if known is None:
+                        known = padded.setdefault(id(row.padded), self._rename_paths(row.padded))
+                    named = self.padding.remove(named, known, row.place)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
                 columns = convert(named, form, self.data.kind)
@@ -111,6 +125,8 @@ class Conversion:
                     return
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
+            if self.data.kind != Kind.rlvr:  # whose verifiers get all columns
+                self.unused.add(named, columns_of(named, form), _texts(columns))
             yield row.place, columns
         if is_empty:
             raise refusal("data_empty", "the file has no rows", str(file))
@@ -144,6 +160,17 @@ class Conversion:
                 renamed[known_names.get(name, name)] = value
         return renamed
 
+    def _rename_paths(self, padded: frozenset[KeyPath]) -> frozenset[KeyPath]:
+        """Return the paths of the columns that launch knows, with the names that it knows."""
+        known_names = {name: known for known, name in self.data.columns.items()}
+        paths = set()
+        for column, *keys in padded:
+            usual_name = column.strip().lower()
+            name = known_names.get(column, usual_name if usual_name in KNOWN else column)
+            if name in KNOWN:
+                paths.add((name, *keys))
+        return frozenset(paths)
+
     def _mixed_formats(self, row: Row, form: DataFormat) -> Finding | None:
         """Return the problem of a bad row whose format differs from that of the rows before it.
 
@@ -161,6 +188,18 @@ class Conversion:
         message = f"this is a row of {other}, and the rows before it are {form}"
         cure = "split the file: one kind of row in each"
         return Finding.error("data_mixed", message, row.place, cure)
+
+
+def _texts(columns: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts of the turns of a converted row."""
+    for turns in columns.values():
+        if not isinstance(turns, list):
+            continue
+        for turn in turns:
+            yield turn["content"]
+            reasoning = turn.get("reasoning_content")
+            if isinstance(reasoning, str):
+                yield reasoning
 
 
 def _or_skip(cure: Fix | None) -> Fix:

@@ -10,6 +10,7 @@ from pathlib import Path
 from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
 from launch.data.formats import normalise_names
+from launch.data.pairs import is_pair
 from launch.data.rows import read_rows
 from launch.data.sources import DataFiles, LocalData, find_files
 from launch.data.structure import DataStructure, read_structure
@@ -53,7 +54,7 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
     if kind is None:
         names = set(normalise_names(first.value)) if isinstance(first.value, dict) else set()
         names |= {known for known, name in columns.items() if name in names}
-        kind = Kind.dpo if {"chosen", "rejected"} <= names else Kind.sft
+        kind = Kind.dpo if is_pair(names) else Kind.sft
     data = LocalData(
         DataFiles(files, ""),
         kind,

@@ -12,43 +12,76 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
-from launch.data.turns import (
-    CONTENT_KEYS,
-    ROLE_KEYS,
-    Message,
-    RowError,
-    check_messages,
-    describe_type,
-    read_messages,
-    read_text,
-    read_turns,
+from launch.data.pairs import CHOSEN, PAIR, REJECTED, convert_pair, is_pair
+from launch.data.prompts import (
+    CHATS,
+    PROMPTS,
+    SYSTEMS,
+    find_column,
+    first_value,
+    read_answer,
+    read_chat,
+    read_instruction,
+    read_prompt_turns,
+    read_start,
 )
+from launch.data.row_errors import RowError, describe_type, read_text
+from launch.data.tools import read_tools
+from launch.data.turns import Message, check_messages
 
-_CHATS = ("messages", "conversations", "conversation", "dialogue", "dialog")
-_PROMPTS = ("prompt", "question", "query", "input")
 _COMPLETIONS = ("completion", "response", "answer", "output")
 _VERIFIER_COLUMNS = ("ground_truth", "dataset")
-_TEMPLATE_COLUMNS = ("tools",)  # columns that chat templates read besides the messages
-_OTHERS = ("system", "instruction", "context", "chosen", "rejected")
-_KNOWN = frozenset(
-    (*_CHATS, *_PROMPTS, *_COMPLETIONS, *_TEMPLATE_COLUMNS, *_OTHERS, *_VERIFIER_COLUMNS)
+_TOOLS = ("tools", "functions")  # the definitions of tools, which chat templates read
+_REASONING = ("reasoning_content", "thinking")  # what the model thinks before its answer
+_START = (*SYSTEMS, "history")
+_OTHERS = ("instruction", "context")
+# columns of other tools that a stage may not learn from, and those that it has no use for
+_MEDIA = ("images", "videos", "audios")
+_LABELS = ("label", "kto_tag")
+KNOWN = frozenset(
+    (
+        *CHATS,
+        *PROMPTS,
+        *_COMPLETIONS,
+        *_TOOLS,
+        *_REASONING,
+        *_START,
+        *_OTHERS,
+        *PAIR,
+        *CHOSEN,
+        *REJECTED,
+        *_MEDIA,
+        *_LABELS,
+        *_VERIFIER_COLUMNS,
+        "chat_template_kwargs",
+    )
 )
 # the columns that the conversion of a format reads
 _COLUMNS = {
-    DataFormat.chat: (*_CHATS, *_TEMPLATE_COLUMNS),
-    DataFormat.sharegpt: (*_CHATS, "system"),
-    DataFormat.alpaca: ("system", "instruction", "input", "context", *_COMPLETIONS),
-    DataFormat.prompt_completion: ("system", *_PROMPTS, *_COMPLETIONS),
+    DataFormat.chat: (*CHATS, *SYSTEMS, *_TOOLS),
+    DataFormat.sharegpt: (*CHATS, *SYSTEMS, *_TOOLS),
+    DataFormat.alpaca: (
+        *_START,
+        "instruction",
+        "input",
+        "context",
+        *_COMPLETIONS,
+        *_REASONING,
+        *_TOOLS,
+    ),
+    DataFormat.prompt_completion: (*_START, *PROMPTS, *_COMPLETIONS, *_REASONING, *_TOOLS),
     DataFormat.preference: (
-        "system",
+        *_START,
         "instruction",
         "context",
-        *_CHATS,
-        *_PROMPTS,
-        "chosen",
-        "rejected",
+        *CHATS,
+        *PROMPTS,
+        *PAIR,
+        *CHOSEN,
+        *REJECTED,
+        *_TOOLS,
     ),
-    DataFormat.prompts: ("system", *_CHATS, *_PROMPTS, *_VERIFIER_COLUMNS),
+    DataFormat.prompts: (*SYSTEMS, *CHATS, *PROMPTS, *_VERIFIER_COLUMNS),
 }
 # what a kind of stage trains on, and which columns its rows may have
 _CONVERTED = {
@@ -72,18 +105,18 @@ _TRAINED_KINDS = {
 def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     """Return the format of a row by its columns. Raises RowError: data_columns."""
     names = {name for name, value in row.items() if value is not None}
-    if kind == Kind.rlvr and not names.isdisjoint((*_PROMPTS, *_CHATS)):
+    if kind == Kind.rlvr and not names.isdisjoint((*PROMPTS, *CHATS)):
         return DataFormat.prompts
-    if kind in (Kind.dpo, Kind.rm) and {"chosen", "rejected"} <= names:
+    if kind in (Kind.dpo, Kind.rm) and is_pair(names):
         return DataFormat.preference
     if kind != Kind.sft:
         raise _no_format(row, kind)
-    chat_column = _find_column(row, _CHATS)
+    chat_column = find_column(row, CHATS)
     if chat_column:
         return DataFormat.sharegpt if _is_sharegpt(row[chat_column]) else DataFormat.chat
     if "instruction" in names and not names.isdisjoint(_COMPLETIONS):
         return DataFormat.alpaca
-    if not names.isdisjoint(_PROMPTS) and not names.isdisjoint(_COMPLETIONS):
+    if not names.isdisjoint(PROMPTS) and not names.isdisjoint(_COMPLETIONS):
         return DataFormat.prompt_completion
     raise _no_format(row, kind)
 
@@ -104,28 +137,56 @@ def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
     """
     if not isinstance(row, Mapping):
         raise RowError(f"the row is {describe_type(row)}; an object with named columns is expected")
+    _refuse_media(row)
     if kind not in _TRAINED_KINDS.get(form, (Kind.sft,)):
         message = f"{form} rows can't train {kind} stages"
         raise RowError(message, f"they need {_EXPECTED[kind]}", "data_columns")
     if form == DataFormat.preference:
-        return _convert_pair(row)
+        return {**convert_pair(row), **_read_tools(row)}
     if form == DataFormat.prompts:
         return _convert_prompt(row)
+    _refuse_bad_answer(row)
     messages = _CONVERTERS[form](row)
     check_messages(messages)
     if not any(message["role"] == "assistant" for message in messages):
         reason = "no turn of the assistant: nothing in this row carries loss"
         raise RowError(reason, None, "data_no_answer")
-    converted: dict[str, Any] = {"messages": messages}
-    for name in _TEMPLATE_COLUMNS:
+    return {"messages": messages, **_read_tools(row)}
+
+
+def _refuse_bad_answer(row: Mapping[str, object]) -> None:
+    """Refuse a row whose answer is marked as a bad one, as KTO's rows are. Raises RowError: data_row."""
+    for name in _LABELS:
+        value = row.get(name)
+        if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
+            message = f"{name} is false: the answer is marked as one that must not be learned"
+            raise RowError(message, "leave the rows out that are marked so")
+
+
+def _refuse_media(row: Mapping[str, object]) -> None:
+    """Refuse a row with pictures, films or sounds. Raises RowError: data_row."""
+    for name in _MEDIA:
         if row.get(name):
-            converted[name] = row[name]
-    return converted
+            raise RowError(f"the row has {name}", "only text can be trained on")
+
+
+def _read_tools(row: Mapping[str, object]) -> dict[str, str]:
+    """Return the column `tools`, in JSON; nothing for a row without tools.
+
+    Both open-instruct (dataset_transformation.py:951) and TRL (trl/trainer/sft_trainer.py:1316)
+    read JSON. A list would come back changed: the loader of their files writes the keys of other
+    rows' tools into it, and dates for texts that look like one.
+
+    Raises RowError: data_row.
+    """
+    column = find_column(row, _TOOLS)
+    tools = read_tools(row[column], column) if column else []
+    return {"tools": json.dumps(tools, ensure_ascii=False)} if tools else {}
 
 
 def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) -> str:
     """Describe in a few words what is converted into what."""
-    if form == DataFormat.chat and "messages" in columns:
+    if form == DataFormat.chat and columns == ("messages",):
         return "chat (messages), taken as it is"
     return f"{form} ({', '.join(columns)}), converted to {_CONVERTED[kind]}"
 
@@ -140,12 +201,12 @@ def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
 
     The order of the columns stays.
     """
-    if _KNOWN.issuperset(row):
+    if KNOWN.issuperset(row):
         return row
     renamed = {}
     for name, value in row.items():
         usual_name = name.strip().lower()
-        is_usual = usual_name in _KNOWN and usual_name not in row
+        is_usual = usual_name in KNOWN and usual_name not in row
         renamed[usual_name if is_usual else name] = value
     return renamed
 
@@ -157,11 +218,11 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
         return RowError(message, "use a dpo or rm stage", "data_columns")
     columns = [f"{name!r} (null)" if value is None else repr(name) for name, value in row.items()]
     names = ", ".join(columns) or "none"
-    has_conversation = not set(row).isdisjoint((*_CHATS, *_COMPLETIONS))
+    has_conversation = not set(row).isdisjoint((*CHATS, *_COMPLETIONS))
     if has_conversation and kind in (Kind.dpo, Kind.rm):
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
-    rows = _find_nested_rows(row)
+    rows = _find_nested_rows(row, kind)
     if rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
     else:
@@ -184,98 +245,64 @@ def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
     return " ".join(overrides)
 
 
-def _find_nested_rows(row: Mapping[str, object]) -> str | None:
-    """Return the only column with a list of objects that are not turns; None without one.
+def _find_nested_rows(row: Mapping[str, object], kind: Kind) -> str | None:
+    """Return the only column with a list of rows of a known format; None without one.
 
     Such a file is one object around its rows.
     """
-    keys_of_turns = {*ROLE_KEYS, *CONTENT_KEYS}
     columns = []
     for name, value in row.items():
-        if not isinstance(value, list) or not value:
-            continue
-        first = value[0]
-        if isinstance(first, dict) and keys_of_turns.isdisjoint(first):
+        first = value[0] if isinstance(value, list) and value else None
+        if isinstance(first, dict) and _is_row(first, kind):
             columns.append(name)
     return columns[0] if len(columns) == 1 else None
 
 
-def _from_chat(row: Mapping[str, object]) -> list[Message]:
-    value, column = _first_value(row, _CHATS)
-    return read_messages(value, column)
+def _is_row(value: Mapping[str, object], kind: Kind) -> bool:
+    names = {str(name).strip().lower() for name in value}
+    if kind in (Kind.dpo, Kind.rm):
+        return is_pair(names)
+    is_chat = not names.isdisjoint(CHATS)
+    return is_chat or (not names.isdisjoint(("instruction", *PROMPTS)) and _has_answer(names, kind))
 
 
-def _from_sharegpt(row: Mapping[str, object]) -> list[Message]:
-    return [*_system_turn(row), *_from_chat(row)]
+def _has_answer(names: set[str], kind: Kind) -> bool:
+    return not names.isdisjoint(_VERIFIER_COLUMNS if kind == Kind.rlvr else _COMPLETIONS)
 
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
-    value, column = _first_value(row, _COMPLETIONS)
-    answer = {"role": "assistant", "content": read_text(value, column)}
-    return [*_system_turn(row), _instruction(row), answer]
-
-
-def _instruction(row: Mapping[str, object]) -> Message:
-    """Return the prompt of an Alpaca row: its instruction, and its input below it."""
-    content = read_text(row.get("instruction"), "instruction")
-    context = row.get("input") or row.get("context")
-    if context:
-        content += f"\n\n{read_text(context, 'input')}"
-    return {"role": "user", "content": content}
+    value, column = first_value(row, _COMPLETIONS)
+    answer = {"role": "assistant", "content": read_text(value, column), **_read_reasoning(row)}
+    return [*read_start(row), read_instruction(row), answer]
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
-    prompt, prompt_column = _first_value(row, _PROMPTS)
-    prompt_turns = read_turns("user", prompt, prompt_column)
-    completion, completion_column = _first_value(row, _COMPLETIONS)
-    answer_turns = read_turns("assistant", completion, completion_column)
-    return [*_system_turn(row), *prompt_turns, *answer_turns]
+    prompt, prompt_column = first_value(row, PROMPTS)
+    prompt_turns = read_prompt_turns(prompt, prompt_column)
+    start = read_start(row)
+    if prompt_turns[:1] == start:  # the system prompt stands in both
+        start = []
+    _, completion_column = first_value(row, _COMPLETIONS)
+    answer_turns = read_answer(row, completion_column)
+    answer_turns[-1] |= _read_reasoning(row)
+    return [*start, *prompt_turns, *answer_turns]
+
+
+def _read_reasoning(row: Mapping[str, object]) -> dict[str, str]:
+    """Return what a row's answer thinks first, under the names that templates read."""
+    column = find_column(row, _REASONING)
+    value = row[column] if column else None
+    if not isinstance(value, str) or not value.strip():
+        return {}
+    return dict.fromkeys(_REASONING, value)
 
 
 _CONVERTERS = {
-    DataFormat.chat: _from_chat,
-    DataFormat.sharegpt: _from_sharegpt,
+    DataFormat.chat: read_chat,
+    DataFormat.sharegpt: read_chat,
     DataFormat.alpaca: _from_alpaca,
     DataFormat.prompt_completion: _from_prompt_completion,
 }
-
-
-def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
-    """Convert a pair, whose sides must end with an answer to the same conversation.
-
-    Upstream takes the prompt from chosen alone (dataset_transformation.py:1536-1539).
-    """
-    prompt: list[Message] = _system_turn(row)
-    prompt_column = _find_column(row, (*_CHATS, *_PROMPTS))
-    if row.get("instruction") is not None:
-        prompt.append(_instruction(row))
-    elif prompt_column:
-        prompt += read_turns("user", row[prompt_column], prompt_column)
-    sides = {side: _read_side(row, side, prompt) for side in ("chosen", "rejected")}
-    if sides["chosen"][:-1] != sides["rejected"][:-1]:
-        message = (
-            "chosen and rejected answer different conversations; only their last turn may differ"
-        )
-        raise RowError(message, None, "data_pair")
-    if sides["chosen"] == sides["rejected"]:
-        message = "chosen and rejected are equal, so there is nothing to prefer"
-        raise RowError(message, "leave the row out", "data_pair")
-    return dict(sides)
-
-
-def _read_side(row: Mapping[str, object], side: str, prompt: list[Message]) -> list[Message]:
-    """Return the conversation of one side of a pair, which may begin with the prompt already."""
-    messages = read_turns("assistant", row.get(side), side)
-    if messages[: len(prompt)] != prompt:
-        messages = [*prompt, *messages]
-    check_messages(messages)
-    if messages[-1]["role"] != "assistant":
-        reason = f"{side} does not end with a turn of the assistant"
-        raise RowError(reason, None, "data_no_answer")
-    if len(messages) < 2:
-        cure = "add a column prompt, or write both sides as lists of messages"
-        raise RowError(f"{side} is an answer without a prompt", cure, "data_pair")
-    return messages
 
 
 def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
@@ -291,8 +318,8 @@ def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
         cure = "add the column ground_truth, or name yours with data.columns.ground_truth=MY_COLUMN"
         raise RowError(message, cure, "no_ground_truth")
     text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
-    prompt_column = _find_column(row, (*_CHATS, *_PROMPTS))
-    converted = (prompt_column, "system", "ground_truth", "prompt")
+    prompt_column = find_column(row, (*CHATS, *PROMPTS))
+    converted = (prompt_column, *_START, "ground_truth", "prompt")
     others = {name: value for name, value in row.items() if name not in converted}
     return {"prompt": messages, "ground_truth": text, **others}
 
@@ -302,37 +329,14 @@ def read_prompt(row: Mapping[str, object]) -> list[Message]:
 
     Raises RowError: data_columns, data_row, data_roles, data_no_answer.
     """
-    system = _system_turn(row)
-    value, column = _first_value(row, (*_CHATS, *_PROMPTS))
-    messages = [*system, *read_turns("user", value, column)]
+    start = read_start(row)
+    value, column = first_value(row, (*CHATS, *PROMPTS))
+    messages = read_prompt_turns(value, column)
+    if messages[:1] != start:
+        messages = [*start, *messages]
     check_messages(messages)
     if messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] == "system":
         raise RowError(f"{column} has no turn to answer", None, "data_no_answer")
     return messages
-
-
-def _system_turn(row: Mapping[str, object]) -> list[Message]:
-    """Return the column `system` as a turn; no turn without it."""
-    value = row.get("system")
-    if not value:
-        return []
-    return [{"role": "system", "content": read_text(value, "system")}]
-
-
-def _first_value(row: Mapping[str, object], columns: tuple[str, ...]) -> tuple[object, str]:
-    """Return the value and the name of the first of the columns that has a value.
-
-    Raises RowError: data_columns.
-    """
-    name = _find_column(row, columns)
-    if not name:
-        message = f"the column {' or '.join(columns)} is missing or null"
-        raise RowError(message, None, "data_columns")
-    return row[name], name
-
-
-def _find_column(row: Mapping[str, object], columns: tuple[str, ...]) -> str:
-    """Return the first of the columns that has a value; "" if none has."""
-    return next((name for name in columns if row.get(name) is not None), "")

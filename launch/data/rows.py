@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.data.sources import file_format, unpack_cure
+from launch.data.tables import TABLES, KeyPath, read_table
 from launch.errors import UserError, refusal
 from launch.files import open_file
-from launch.worker.finding import Fix
 
 # A longer row is not a text that somebody wrote but a file without line ends.
 MAX_ROW_BYTES = 32 << 20
@@ -44,8 +44,9 @@ _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported wh
 class Row:
     """One row of a file, as it was parsed."""
 
-    place: str  # `/data/chats.jsonl:12`; of a parquet file `:row 12`
+    place: str  # `/data/chats.jsonl:12`; of a table `:row 12`
     value: object  # a Finding for a line that does not parse by itself
+    padded: frozenset[KeyPath] = frozenset()  # paths of keys that the file may have added
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -55,8 +56,10 @@ def read_rows(path: Path) -> Iterator[Row]:
     parquet_needs_pyarrow.
     """
     form, compression = file_format(path)
-    if form == ".parquet":
-        yield from _read_parquet(path)
+    if form in TABLES:
+        padded, rows = read_table(path, form)
+        for number, columns in enumerate(rows, 1):
+            yield Row(f"{path}:row {number}", columns, padded)
         return
     opener: Callable[[Path], IO[bytes]] = open_file
     if compression:
@@ -327,24 +330,3 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
     except csv.Error as error:
         where = f"{path}:{reader.line_num}"
         raise refusal("data_not_parsed", f"not CSV: {error}", where) from error
-
-
-def _read_parquet(path: Path) -> Iterator[Row]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        sentence = "install it beside launch ({0}), or convert the file to .jsonl"
-        cure = Fix.of(sentence, "$ pip install pyarrow")
-        message = "parquet files need pyarrow"
-        raise refusal("parquet_needs_pyarrow", message, str(path), cure) from error
-    try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            number = 0
-            for batch in table.iter_batches(batch_size=256):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Row(f"{path}:row {number}", value)
-    except (pyarrow.ArrowException, OSError) as error:
-        message = f"not a readable parquet file: {str(error).splitlines()[0]}"
-        raise refusal("data_not_parsed", message, str(path)) from error

@@ -26,10 +26,11 @@ class PairSide:
     messages: tuple[tuple[str, bool], ...]  # role, and whether the template renders its content
     hidden: tuple[int, ...]  # positions of the sample's own tokens that the batch takes for padding
     untruncated: int  # number of tokens before truncation
-    drops_calls: bool = False  # whether the template leaves calls of tools out
+    drops_calls: bool = False  # whether the template leaves tools, calls or results out
     # the last answer and the text that is trained in its place; empty where it is trained
     changed_answer: tuple[str, ...] = ()
     dropped_fields: tuple[str, ...] = ()  # of the messages: `reasoning_content`
+    has_null_keys: bool = False  # whether tools or their calls have keys with a null
 
     @property
     def is_truncated(self) -> bool:
@@ -56,6 +57,14 @@ class Sample:
     place: str  # `/data/chats.jsonl:12`, or `allenai/x, row 3`
     kept: bool  # False: the trainer drops it
     sides: tuple[PairSide, ...]
+
+    @property
+    def is_of_hub(self) -> bool:
+        return ", row " in self.place
+
+    @property
+    def has_null_keys(self) -> bool:
+        return any(side.has_null_keys for side in self.sides)
 
 
 @dataclass(frozen=True)
@@ -177,13 +186,14 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Fin
     Each kind of problem is reported once, with its first place, if more than the share `above` of
     the samples has it; answer_changed, which no data can cause, if any sample has it. The ids are
     no_loss_tokens, answer_changed, equal_pairs, loss_on_user, no_end_of_turn, double_bos,
-    pad_is_end, system_dropped, calls_dropped, and of a warning fields_dropped.
+    pad_is_end, system_dropped, calls_dropped, padded_tools, and of a warning fields_dropped.
     """
     problems = [data.refusal] if data.refusal else []
     problems += _find_samples_without_loss(data, above)
     kept = [sample for sample in data.samples if sample.kept]
     problems += _find_changed_answers(data.samples, data.template)
     problems += _find_equal_pairs(kept, above)
+    problems += _find_padded_tools(kept, above)
     for rule in _RULES:
         places = [sample.place for sample in kept if rule.is_broken_by(sample, data)]
         if len(places) <= above * len(kept):
@@ -266,6 +276,23 @@ def _find_equal_pairs(kept: Sequence[Sample], above: float) -> list[Finding]:
     )
     cure = "raise recipe.max_seq_length if they are cut off before they differ, or remove the pairs"
     return [Finding.error("equal_pairs", message, equal[0], cure)]
+
+
+def _find_padded_tools(kept: Sequence[Sample], above: float) -> list[Finding]:
+    """Return the problem of hub data whose tools have the keys of other rows.
+
+    Local rows have lost such keys: each null that is left is the row's own.
+    """
+    samples = [sample for sample in kept if sample.is_of_hub]
+    padded = [sample.place for sample in samples if sample.has_null_keys]
+    if len(padded) <= above * len(samples):
+        return []
+    message = (
+        f"tools or their calls have null keys in {len(padded)} of {len(samples)} samples of the "
+        "hub: the files pad them, and the template writes them"
+    )
+    cure = "download the data set and name its files in data.mix: they are read without padding"
+    return [Finding.error("padded_tools", message, padded[0], cure)]
 
 
 def _has_loss_on_user(side: PairSide, data: TokenizedSamples) -> bool:
@@ -367,7 +394,7 @@ _RULES = (
     _Rule(
         "calls_dropped",
         _drops_tool_calls,
-        "the chat template leaves calls of tools out, so empty answers are learned",
+        "the chat template leaves tools, their calls or their results out",
         _TEMPLATE,
     ),
 )

@@ -18,7 +18,8 @@ from launch.config.schema import DataFormat, Kind
 from launch.digests import Digest
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 
-FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+_UNPACKED = (".parquet", ".arrow")  # files that are compressed inside, if at all
 COMPRESSIONS = (".gz", ".bz2", ".xz")
 READABLE = f"{', '.join(FORMATS)}, the text ones also as {', '.join(COMPRESSIONS)}"
 _UNPACKERS = {
@@ -29,10 +30,12 @@ _UNPACKERS = {
     ".tar": "tar xf",
     ".tgz": "tar xf",
 }
+# files beside the rows of a data set that datasets wrote: what describes it, and its own cache
+_DESCRIPTIONS = re.compile(r"state\.json|dataset_info\.json|dataset_dict\.json|cache-.*\.arrow")
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # files beside a missing one, with which its name is compared
 # The version of the conversion. Raise it when the same files would be converted to other rows.
-CONVERTER = 2
+CONVERTER = 3
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 
@@ -81,7 +84,7 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         raise refusal("data_no_files", f"{path} has no data files", where, cure)
     for file in files:
         form, compression = file_format(file)
-        if not form or (form == ".parquet" and compression):
+        if not form or (form in _UNPACKED and compression):
             message = f"{file} is not a data file that launch can read"
             cure = unpack_cure(file.suffix.lower()) or f"launch reads {READABLE}"
             raise refusal("data_file_type", message, where, cure)
@@ -93,6 +96,8 @@ def _list_files(path: Path, split: str) -> list[Path]:
         return [path]
     if path.is_dir():
         files = [file for file in path.rglob("*") if _is_data_file(file, path)]
+        if any(file.suffix.lower() == ".arrow" for file in files):  # of datasets' save_to_disk
+            files = [file for file in files if not _DESCRIPTIONS.fullmatch(file.name)]
         # `train.csv` and `train-1.csv`, but not `trainers.csv`
         split_name = re.compile(rf"{re.escape(split)}(?![a-z])", re.IGNORECASE)
         return [file for file in files if split_name.match(file.name)] or files

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.data.conversion import Conversion, find_heaviest
+from launch.data.row_file import RowFile
 from launch.data.sources import (
     TRAIN_FILE,
     VALIDATION_FILE,
@@ -135,13 +135,13 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
 
 
 def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> array[int]:
-    """Write the converted rows of files; return the hash of each."""
+    """Write the converted rows of files; return the hash of each, in the order of the file."""
     hashes = array("Q")
     with path.open("wb") as stream:
+        written = RowFile(path, stream)
         for _, columns in conversion.rows(files):
-            line = json.dumps(columns, ensure_ascii=False).encode() + b"\n"
-            stream.write(line)
-            hashes.append(hash_row(line))
+            hashes.append(hash_row(written.write(columns)))
+    hashes.insert(0, hashes.pop(written.finish()))
     return hashes
 
 

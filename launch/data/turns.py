@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from launch.worker.finding import Finding, Fix
+from launch.data.row_errors import RowError, describe_type, parse_list, read_text
+from launch.data.tools import read_calls
 
 Message = dict[str, Any]
 
@@ -15,26 +16,25 @@ _ROLE_NAMES = {
     **{role: role for role in ROLES},
     **dict.fromkeys(("human", "prompter"), "user"),
     **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai"), "assistant"),
-    **dict.fromkeys(("observation", "function"), "tool"),
+    **dict.fromkeys(("observation", "function", "ipython"), "tool"),
+    **dict.fromkeys(("tool_response", "function_response", "function-response"), "tool"),
     "developer": "system",
+    "environment": "environment",
 }
+# roles of a turn whose content is a call of a tool, in JSON
+_CALL_ROLES = ("function_call", "tool_call", "function-call")
 CONTENT_KEYS = ("content", "value")
 ROLE_KEYS = ("role", "from")
+# keys of an object that holds a question and its answer
+_ASKED = ("human", "user", "input", "question", "instruction", "prompt", "query")
+_ANSWERED = ("assistant", "gpt", "bot", "output", "answer", "response", "completion")
+# keys of a turn that name a call of a tool without one of its own texts
+_CALL_KEYS = ("tool_calls", "function_calls")
+# Templates read what a model thinks before it answers under one of these names.
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant):[ \n]?")
 # OpenAI's and axolotl's marks of a turn that is not to be learned
 _NOT_TRAINED = {"weight": 0, "train": False}
-
-
-class RowError(ValueError):
-    """A row that a trainer can't use; the caller knows its place."""
-
-    def __init__(self, message: str, cure: Fix | str | None = None, id: str = "data_row") -> None:
-        self.id = id
-        self.cure = cure
-        super().__init__(message)
-
-    def problem(self, place: str) -> Finding:
-        """Return the error as a finding; `place` is the row's file and line."""
-        return Finding.error(self.id, str(self), place, self.cure)
 
 
 def read_turns(role: str, value: object, column: str) -> list[Message]:
@@ -50,48 +50,165 @@ def read_turns(role: str, value: object, column: str) -> list[Message]:
 
 
 def read_messages(value: object, column: str) -> list[Message]:
-    """Return a list of turns as messages. In a cell of a table, the list is written as JSON."""
+    """Return a list of turns as messages. In a cell of a table, the list is written as JSON.
+
+    Raises RowError: data_row, data_roles, data_no_answer.
+    """
     if isinstance(value, str):
-        value = _parse_list(value)
+        value = parse_list(value)
     if not isinstance(value, list):
         raise RowError(f"{column} is {describe_type(value)}; a list of messages is expected")
     if not value:
         raise RowError(f"{column} is an empty list", None, "data_no_answer")
-    messages = []
+    messages: list[Message] = []
     for number, turn in enumerate(value, 1):
-        message = _read_message(turn, f"turn {number} of {column}")
-        messages.append(message)
+        place = f"turn {number} of {column}"
+        for message in _read_turn(turn, place):
+            _append(messages, message, is_call=_is_call(turn))
+    _choose_role_of_results(messages)
     return messages
 
 
-def _parse_list(text: str) -> object:
-    """Return the list that a text holds as JSON; the text itself if it holds none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, list) else text
+def read_history(value: object) -> list[Message]:
+    """Return earlier turns: a list of pairs of a question and its answer, or of messages. In a cell
+    of a table, the list is written as JSON.
+
+    Raises RowError: data_row, data_roles.
+    """
+    if isinstance(value, str):
+        value = parse_list(value)
+    if value is None or value in ("", []):
+        return []
+    if not isinstance(value, list):
+        message = f"history is {describe_type(value)}; a list of pairs is expected"
+        raise RowError(message, "write each as [question, answer]")
+    if isinstance(value[0], dict):
+        return read_messages(value, "history")
+    messages = []
+    for number, pair in enumerate(value, 1):
+        if not isinstance(pair, list) or len(pair) != 2:
+            message = f"item {number} of history is {describe_type(pair)}; a pair is expected"
+            raise RowError(message, "write each as [question, answer]")
+        for role, text in zip(("user", "assistant"), pair, strict=True):
+            messages.append({"role": role, "content": read_text(text, f"item {number} of history")})
+    return messages
 
 
-def _read_message(turn: object, place: str) -> Message:
-    """Return a turn as a message with `role` and `content`.
+def is_transcript(text: object) -> bool:
+    """Return whether a text has paragraphs that begin with `Human:` and `Assistant:`."""
+    if not isinstance(text, str) or not text.lstrip().startswith("Human:"):
+        return False
+    return "\n\nAssistant:" in text
+
+
+def read_transcript(text: object, column: str) -> list[Message] | None:
+    """Return a text whose paragraphs begin with `Human:` and `Assistant:` as messages; None for any
+    other value.
+
+    A last turn without words, which a prompt ends with, is left out.
+
+    Raises RowError: data_row.
+    """
+    if not isinstance(text, str) or not is_transcript(text):
+        return None
+    parts = _SPEAKER.split(text.lstrip())
+    if not parts[-1].strip() and parts[-2] == "Assistant":
+        parts = parts[:-2]
+    messages = []
+    for speaker, words in zip(parts[1::2], parts[2::2], strict=True):
+        role = _ROLE_NAMES[speaker.lower()]
+        messages.append({"role": role, "content": read_text(words.strip(), column)})
+    return messages
+
+
+def _is_call(turn: object) -> bool:
+    """Return whether the content of a turn is a call of a tool."""
+    if not isinstance(turn, dict):
+        return False
+    return str(_first_given(turn, ROLE_KEYS)).lower() in _CALL_ROLES
+
+
+def _append(messages: list[Message], message: Message, *, is_call: bool) -> None:
+    """Append a message. Calls that stand in turns of their own belong to the answer before them."""
+    if is_call and messages and messages[-1]["role"] == "assistant":
+        calls = [*messages[-1].get("tool_calls", ()), *message["tool_calls"]]
+        messages[-1] = {**messages[-1], "tool_calls": calls}
+        return
+    messages.append(message)
+
+
+def _choose_role_of_results(messages: list[Message]) -> None:
+    """Call the results of tools as the templates do that render the row's other keys.
+
+    Templates with `functions` and `function_calls` know `environment`, all others `tool`.
+    """
+    if any("functions" in message or "function_calls" in message for message in messages):
+        return
+    for message in messages:
+        if message["role"] == "environment":
+            message["role"] = "tool"
+
+
+def _read_turn(turn: object, place: str) -> list[Message]:
+    """Return a turn as a message, and an object with a question and its answer as two.
 
     Raises RowError: data_row, data_roles.
     """
     if not isinstance(turn, dict):
         raise RowError(f"{place} is {describe_type(turn)}; an object with role is expected")
+    asked = [key for key in _ASKED if turn.get(key) is not None]
+    answered = [key for key in _ANSWERED if turn.get(key) is not None]
+    if _first_given(turn, ROLE_KEYS) is None and len(asked) == len(answered) == 1:
+        question = {"role": "user", "content": read_text(turn[asked[0]], place)}
+        answer = {"role": "assistant", "content": read_text(turn[answered[0]], place)}
+        return [question, answer]
+    return [_read_message(turn, place)]
+
+
+def _read_message(turn: Mapping[str, object], place: str) -> Message:
+    """Return a turn as a message with `role` and `content`.
+
+    Raises RowError: data_row, data_roles.
+    """
     role = _read_role(turn, place)
     given = {key: value for key, value in turn.items() if value is not None}
     rest = {key: given[key] for key in given if key not in (*ROLE_KEYS, *CONTENT_KEYS)}
     if role == "assistant":
         _refuse_marks(rest, place)
     content = _first_given(turn, CONTENT_KEYS)
+    if _is_call(turn):
+        return {"role": role, "content": "", "tool_calls": read_calls(content, place), **rest}
+    _read_keys(rest, place)
     if isinstance(content, list):
         content = _join_parts(content, place)
-    calls_tool_only = content is None and bool(rest.get("tool_calls"))
-    is_empty_allowed = content == "" and role in ("system", "tool")
-    text = "" if calls_tool_only or is_empty_allowed else read_text(content, place)
+    is_blank = (
+        content is None or content == [] or (isinstance(content, str) and not content.strip())
+    )
+    if is_blank and any(rest.get(key) for key in _CALL_KEYS):
+        text = content if isinstance(content, str) else ""
+    elif content == "" and role in ("system", "tool", "environment"):
+        text = ""
+    else:
+        text = read_text(content, place)
     return {"role": role, "content": text, **rest}
+
+
+def _read_keys(rest: dict[str, Any], place: str) -> None:
+    """Write the calls of a turn, and what it thinks, as templates read them.
+
+    Raises RowError: data_row.
+    """
+    old_call = rest.pop("function_call", None)
+    calls = rest.pop("tool_calls", None)
+    if calls is None or calls in ("", [], "[]"):
+        calls = old_call
+    if calls is not None and calls not in ("", []):
+        rest["tool_calls"] = read_calls(calls, place)
+    for name in _REASONING_KEYS:
+        reasoning = rest.get(name)
+        if isinstance(reasoning, str) and reasoning.strip():
+            rest |= {key: reasoning for key in _REASONING_KEYS[:2] if not rest.get(key)}
+            break
 
 
 def _read_role(turn: Mapping[str, object], place: str) -> str:
@@ -100,6 +217,8 @@ def _read_role(turn: Mapping[str, object], place: str) -> str:
     if name is None:
         keys = ", ".join(map(repr, turn)) or "nothing"
         raise RowError(f"{place} has no 'role'; it has {keys}", None, "data_roles")
+    if _is_call(turn):
+        return "assistant"
     role = _ROLE_NAMES.get(str(name).lower())
     if role is None:
         cure = f"known are {', '.join(_ROLE_NAMES)}"
@@ -116,7 +235,7 @@ def _first_given(turn: Mapping[str, object], keys: tuple[str, ...]) -> object:
 
 
 def _refuse_marks(rest: Mapping[str, object], place: str) -> None:
-    """Refuse an answer that the row excludes from training, and a call that a template leaves out.
+    """Refuse an answer that the row excludes from training.
 
     `rest` has the keys of the turn other than role and content. Raises RowError: data_row.
     """
@@ -125,9 +244,6 @@ def _refuse_marks(rest: Mapping[str, object], place: str) -> None:
             message = f"{place} has {key} {rest[key]!r}, but the trainers learn every answer"
             cure = "end the conversation before it, or remove the mark to learn that answer too"
             raise RowError(message, cure)
-    if "function_call" in rest:
-        message = f"{place} has a function_call, which chat templates leave out"
-        raise RowError(message, "write it as tool_calls")
 
 
 def _join_parts(content: list[object], place: str) -> object:
@@ -145,24 +261,6 @@ def _join_parts(content: list[object], place: str) -> object:
     return "\n".join(read_text(part.get("text"), place) for part in parts)
 
 
-def read_text(value: object, name: str) -> str:
-    """Return a text that is not empty and can be encoded; `name` is used in errors.
-
-    Raises RowError: data_row.
-    """
-    if not isinstance(value, str):
-        raise RowError(f"{name} is {describe_type(value)} where text belongs")
-    if not value.strip():
-        raise RowError(f"{name} is empty")
-    if not value.isascii():
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            message = f"{name} contains half of a character pair ({value[error.start]!r})"
-            raise RowError(message) from error
-    return value
-
-
 def check_messages(messages: list[Message]) -> None:
     """Check the order of the turns. Raises RowError: data_roles."""
     for number, message in enumerate(messages):
@@ -171,17 +269,3 @@ def check_messages(messages: list[Message]) -> None:
             raise RowError(reason, None, "data_roles")
     if all(message["role"] == "system" for message in messages):
         raise RowError("the row has only a system turn", None, "data_no_answer")
-
-
-def describe_type(value: object) -> str:
-    """Describe a value of the wrong type."""
-    names = {
-        type(None): "null",
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), type(value).__name__)

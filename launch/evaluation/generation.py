@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.data.formats import read_prompt
+from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
-from launch.data.turns import Message, RowError
+from launch.data.turns import Message
 from launch.errors import refusal
 from launch.evaluation.models import ModelSource, require_chat_template, require_modules
 from launch.host.interpreter import WorkerProcess, open_worker

@@ -212,9 +212,16 @@ def _busy(tokenized: Path, holder: lock.Holder) -> Finding:
     )
 
 
-# The patches of the pass: they let the trainer be imported, report its tokenised data, and write the
-# lengths of its samples.
-_KEPT_PATCHES = ("unused_imports", "dataset_cache", "olmo_core_packed_data", "lengths")
+# The patches of the pass: they let the trainer be imported, give it the chat template of the run,
+# report its tokenised data, and write the lengths of its samples.
+_KEPT_PATCHES = (
+    "unused_imports",
+    "registered_models",
+    "chat_template",
+    "dataset_cache",
+    "olmo_core_packed_data",
+    "lengths",
+)
 
 
 @dataclass(frozen=True)

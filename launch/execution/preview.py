@@ -17,6 +17,7 @@ from launch import resources
 from launch.check.machine.trainer import install_hint
 from launch.config.schema import Family
 from launch.data.conversion import Conversion
+from launch.data.row_file import RowFile
 from launch.data.rows import read_rows
 from launch.data.samples import (
     TokenizedSamples,
@@ -126,15 +127,15 @@ def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSe
     places = []
     duplicates = []
     digests = set()
-    with path.open("w", encoding="utf-8") as stream:
+    with path.open("wb") as stream:
+        written = RowFile(path, stream)
         for place, columns in islice(placed_rows, rows):
-            text = json.dumps(columns, ensure_ascii=False)
-            digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+            digest = hashlib.blake2b(written.write(columns), digest_size=8).digest()
             if digest in digests:
                 duplicates.append(place)
             digests.add(digest)
             places.append(place)
-            stream.write(text + "\n")
+    places.insert(0, places.pop(written.finish()))
     return DataSet(str(path), "train", tuple(places), tuple(duplicates))
 
 

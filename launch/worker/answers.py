@@ -17,6 +17,7 @@ _STARTS_OF_THINKING = ("<think>", "<|channel>", "<|START_THINKING|>", "[THINK]",
 _OTHER_KEYS = frozenset(
     ("role", "content", "tool_calls", "name", "id", "tool_call_id", "weight", "train")
 )
+_THINKING_KEYS = frozenset(("reasoning_content", "reasoning", "thinking"))
 _SHOWN = 160  # characters of a text that a finding shows
 
 Message = Mapping[str, Any]
@@ -60,30 +61,31 @@ def find_changed_answer(
     return None
 
 
-def find_dropped_fields(messages: Sequence[Message], tools: Any, rendered: str) -> list[str]:
-    """Return the names of what the chat template leaves out of the messages: fields of an answer
-    such as `reasoning_content`, thinking at its beginning, turns of the user or of a tool, and the
-    descriptions of tools.
+def find_dropped_fields(messages: Sequence[Message], rendered: str) -> list[str]:
+    """Return the names of what the chat template leaves out of the messages: fields of an answer,
+    the thinking of the last one, and turns of the user.
+
+    Templates leave out what earlier answers thought.
     """
+    answers = [message for message in messages if message.get("role") == "assistant"]
     dropped = []
     for message in messages:
-        role = str(message.get("role"))
-        if role in ("user", "tool") and not all(
-            _is_rendered(text, rendered) for text in _texts(message.get("content"))
-        ):
-            dropped.append(f"the {role}'s turn")
-        if role != "assistant":
-            continue
+        texts = _texts(message.get("content"))
+        if message.get("role") == "user" and not _are_rendered(texts, rendered):
+            dropped.append("the user's turn")
+    for message in answers:
+        is_last = message is answers[-1]
         for name, value in message.items():
-            if name not in _OTHER_KEYS and not all(
-                _is_rendered(text, rendered) for text in _texts(value)
+            is_looked_at = is_last or name not in _THINKING_KEYS
+            if (
+                name not in _OTHER_KEYS
+                and is_looked_at
+                and not _are_rendered(_texts(value), rendered)
             ):
                 dropped.append(name)
         thinking = _thinking_of(message)
-        if thinking and not _is_rendered(thinking, rendered):
+        if is_last and not _are_rendered([thinking], rendered):
             dropped.append("thinking")
-    if not all(_is_rendered(name, rendered) for name in _tool_names(tools)):
-        dropped.append("tools")
     return list(dict.fromkeys(dropped))
 
 
@@ -176,10 +178,11 @@ def _squeeze(text: str) -> str:
     return "".join(text.split())
 
 
-def _is_rendered(text: str, rendered: str) -> bool:
-    """Whether a template renders a text, as it is or as JSON."""
-    text = text.strip()
-    return text in rendered or json.dumps(text)[1:-1] in rendered
+def _are_rendered(texts: Iterable[str], rendered: str) -> bool:
+    """Whether a template renders texts, each as it is or as JSON."""
+    return all(
+        text.strip() in rendered or json.dumps(text.strip())[1:-1] in rendered for text in texts
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -196,13 +199,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Sequence):
         for part in value:
             yield from _texts(part)
-
-
-def _tool_names(tools: Any) -> Iterator[str]:
-    for tool in tools if isinstance(tools, Sequence) and not isinstance(tools, str) else ():
-        function = tool.get("function") or tool if isinstance(tool, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            yield function["name"]
 
 
 def _shorten(text: str) -> str:

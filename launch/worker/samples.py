@@ -5,6 +5,7 @@ The patch `preview` and trl_preview.py hand them over; launch/data/samples.py re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,11 +45,12 @@ class TokenizedSide:
     ids: Sequence[int]  # as the trainer trains on them, after truncation
     # whether each token carries loss; None where the loss is not on tokens
     loss: Sequence[bool] | None
-    tools: Any = None  # that the template renders
+    tools: Any = None  # a list of definitions, or one in JSON
     # positions that the trainer's batch masks although they are not padding
     hidden: Sequence[int] = ()
     # ids and loss before truncation; None: those above, or nobody knows them of a side that is cut
     whole: tuple[Sequence[int], Sequence[bool] | None] | None = None
+    drops_tools: bool = False  # whether the trainer leaves the tools of the row out
 
 
 @dataclass
@@ -106,8 +108,9 @@ class SampleReport:
         self.request.out.write_text(encode(content), encoding="utf-8")
 
     def _describe(self, side: TokenizedSide) -> dict[str, Any]:
+        tools = read_tools(side.tools)
         rendered = self.tokenizer.apply_chat_template(
-            side.messages, tools=side.tools, chat_template=self.template, tokenize=False
+            side.messages, tools=tools, chat_template=self.template, tokenize=False
         )
         text = str(rendered)
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -132,12 +135,20 @@ class SampleReport:
             "loss": None if side.loss is None else [bool(carries) for carries in side.loss],
             "turns": turns,
             "messages": [[str(message["role"]), span is not None] for message, span in contents],
-            "drops_calls": any(name not in text for name in _called_tools(side.messages)),
+            "drops_calls": side.drops_tools or _drops_calls(text, side, tools),
             "changed_answer": answer or [],
-            "dropped_fields": find_dropped_fields(side.messages, side.tools, text),
+            "dropped_fields": find_dropped_fields(side.messages, text),
+            "has_null_keys": _has_null_keys(tools)
+            or any(_has_null_keys(message.get("tool_calls")) for message in side.messages),
             "hidden": list(side.hidden),
             "untruncated": len(whole),
         }
+
+
+def read_tools(tools: Any) -> Any:
+    """Return the definitions of a sample's tools as a template is given them; None without any."""
+    read = json.loads(tools) if isinstance(tools, str) and tools else tools
+    return read or None
 
 
 def loss_of_labels(labels: Iterable[int]) -> list[bool]:
@@ -228,16 +239,44 @@ def _find_contents(
     return places
 
 
+def _drops_calls(text: str, side: TokenizedSide, tools: Any) -> bool:
+    """Return whether the template leaves tools, their calls or their results out."""
+    names = [*_called_tools(side.messages), *(_name_of(tool) for tool in tools or ())]
+    results = [
+        str(message.get("content") or "").strip()
+        for message in side.messages
+        if message["role"] in ("tool", "environment")
+    ]
+    # some templates write a result as JSON, with its quotes escaped
+    escaped = {part: json.dumps(part, ensure_ascii=False)[1:-1] for part in (*names, *results)}
+    return any(part not in text and form not in text for part, form in escaped.items())
+
+
 def _called_tools(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the tools that are called, and the calls that are texts."""
     names = []
     for message in messages:
-        for call in message.get("tool_calls") or ():
-            if not isinstance(call, Mapping):
-                continue
-            function = call.get("function") or call
-            if isinstance(function, Mapping) and function.get("name"):
-                names.append(str(function["name"]))
+        names += [_name_of(call) for call in message.get("tool_calls") or ()]
+        for key in ("functions", "function_calls"):
+            if isinstance(message.get(key), str):
+                names.append(message[key].strip())
     return names
+
+
+def _name_of(tool: Any) -> str:
+    """Return the name in a definition or a call of a tool; "" without one."""
+    if not isinstance(tool, Mapping):
+        return ""
+    function = tool.get("function") or tool
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return str(name or "")
+
+
+def _has_null_keys(value: Any) -> bool:
+    """Return whether an object in definitions or calls of tools has a key with a null."""
+    if isinstance(value, Mapping):
+        return any(inner is None or _has_null_keys(inner) for inner in value.values())
+    return isinstance(value, list) and any(_has_null_keys(element) for element in value)
 
 
 def _turn_at(span: Place, contents: Sequence[tuple[Mapping[str, Any], Place | None]]) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .json_codec import from_json
@@ -78,7 +79,7 @@ def join_rows(parts: Sequence[Any]) -> Any:
 
     columns = [set(part.column_names) for part in parts]
     kept = set.intersection(*columns) | {"tools"}
-    parts = [_select_columns(part, kept) for part in parts]
+    parts = _align_turns([_select_columns(part, kept) for part in parts])
     features: dict[str, Any] = {}
     for part in parts:
         for name, feature in part.features.items():
@@ -89,6 +90,54 @@ def join_rows(parts: Sequence[Any]) -> Any:
         raise ValueError(
             f"the data sets do not fit together: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _align_turns(parts: Sequence[Any]) -> list[Any]:
+    """Return parts whose tools are JSON texts and whose turns are JSON values, where they differ.
+
+    A file's objects have the keys of all its rows, and two files may have others.
+    """
+    from datasets import Features, Value
+
+    aligned = []
+    for part in parts:
+        changed: dict[str, Any] = {}
+        for name, feature in part.features.items():
+            others = [other.features[name] for other in parts if name in other.features]
+            target = feature
+            if any(other != feature for other in others):
+                target = Value("string") if name == "tools" else _json_turns(others) or feature
+            if target != feature:
+                changed[name] = target
+        if changed:
+            types = Features({**part.features, **changed})
+            part = part.map(partial(_as_json, columns=tuple(changed)), features=types)  # noqa: PLW2901
+        aligned.append(part)
+    return aligned
+
+
+def _json_turns(types: Sequence[Any]) -> Any:
+    """Return the type of lists of JSON values, if all these types are lists of objects; else None."""
+    from datasets import List
+    from datasets.features import Json
+
+    are_turns = all(isinstance(t, List) and isinstance(t.feature, (dict, Json)) for t in types)
+    return List(Json()) if are_turns else None
+
+
+def _as_json(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
+    """Return these columns of a row without the keys that a file pads objects with."""
+    values = {name: _without_nulls(row[name]) for name in columns}
+    tools = values.get("tools")
+    if tools is not None and not isinstance(tools, str):
+        values["tools"] = json.dumps(tools, ensure_ascii=False) if tools else None
+    return values
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _select_columns(data: Any, names: Collection[str]) -> Any:

@@ -27,6 +27,10 @@ CALL = {
 RESULT = {"role": "tool", "content": "42"}
 
 
+def call(name: str, **arguments: object) -> Row:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 def messages(*turns: object) -> Row:
     return {"messages": list(turns)}
 
@@ -49,6 +53,16 @@ PARTS = messages(
     *answered([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}])["messages"],
 )
 CALLS = {**messages(QUESTION, CALL, RESULT, ANSWER), "tools": [{"name": "f"}]}
+CALL_TURN = {"role": "tool_call", "content": '{"name": "f", "arguments": {}}'}
+CALLED = {
+    **messages(
+        QUESTION,
+        {"role": "assistant", "content": "", "tool_calls": [call("f")]},
+        RESULT,
+        ANSWER,
+    ),
+    "tools": json.dumps([{"type": "function", "function": {"name": "f"}}]),
+}
 GERMAN = {"prompt": "frage", "completion": "antwort"}
 BY_HAND = {"form": DataFormat.prompt_completion}
 PROMPT = {"prompt": [QUESTION], "ground_truth": "4"}
@@ -122,7 +136,73 @@ CONVERTED = (
     Converted(
         "tool calls",
         CALLS,
-        {**CALLS, **messages(QUESTION, {**CALL, "content": ""}, RESULT, ANSWER)},
+        CALLED,
+    ),
+    Converted(
+        "a call with an empty text",
+        messages(QUESTION, {**CALL, "content": ""}, RESULT, ANSWER),
+        {"messages": CALLED["messages"]},
+    ),
+    Converted(
+        "a call with a text of spaces",
+        messages(QUESTION, {**CALL, "content": "\n"}, RESULT, ANSWER),
+        messages(QUESTION, {**CALLED["messages"][1], "content": "\n"}, RESULT, ANSWER),
+    ),
+    Converted(
+        "a call with an empty list of parts",
+        messages(QUESTION, {**CALL, "content": []}, RESULT, ANSWER),
+        {"messages": CALLED["messages"]},
+    ),
+    Converted(
+        "an empty list of calls",
+        messages(QUESTION, {**ANSWER, "tool_calls": []}),
+        CHAT,
+    ),
+    Converted(
+        "two calls in turns of their own, behind a text",
+        messages(QUESTION, ANSWER, CALL_TURN, CALL_TURN, RESULT, ANSWER),
+        messages(QUESTION, {**ANSWER, "tool_calls": [call("f"), call("f")]}, RESULT, ANSWER),
+    ),
+    Converted(
+        "results of tools under other names",
+        messages(QUESTION, CALL_TURN, {**RESULT, "role": "environment"}, ANSWER),
+        {"messages": CALLED["messages"]},
+    ),
+    Converted(
+        "questions with their answers",
+        {"conversation": [{"input": "Hi", "output": "Hello"}]},
+        CHAT,
+    ),
+    Converted(
+        "the system prompt in the column and in the chat",
+        {"conversations": [SYSTEM, QUESTION, ANSWER], "system": SYSTEM["content"]},
+        BRIEF,
+    ),
+    Converted(
+        "history as JSON text, and none",
+        {"instruction": "Hi", "output": "Hello", "history": "[]"},
+        CHAT,
+    ),
+    Converted(
+        "history of messages",
+        {"query": "Hi", "response": "Hello", "history": json.dumps(CHAT["messages"])},
+        {"messages": [*CHAT["messages"], *CHAT["messages"]]},
+    ),
+    Converted(
+        "thinking in a column",
+        {"prompt": "Hi", "thinking": "Hm", "completion": "Hello"},
+        messages(QUESTION, {**ANSWER, "reasoning_content": "Hm", "thinking": "Hm"}),
+    ),
+    Converted(
+        "a text that only begins like a transcript",
+        {"prompt": "Human: is it a noun?", "completion": "Yes"},
+        chat("Human: is it a noun?", "Yes"),
+    ),
+    Converted(
+        "a pair with tools",
+        {**PAIR, "tools": [{"name": "f"}]},
+        {**PAIR, "tools": CALLED["tools"]},
+        Kind.dpo,
     ),
     Converted(
         "columns in another language",
@@ -289,16 +369,67 @@ REFUSED = (
         ("2",),
     ),
     Refused(
-        "function_call",
+        "function_call without a name",
         messages(QUESTION, {"role": "assistant", "function_call": {}}),
         "data_row",
-        ("2", "function_call"),
+        ("2",),
     ),
     Refused(
         "a completion that is no turn",
         {"prompt": "Hi", "completion": {"a": 1}},
         "data_roles",
         ("1", "a", "role"),
+    ),
+    Refused(
+        "an answer that is marked as bad",
+        {"prompt": "Hi", "completion": "No", "label": False},
+        "data_row",
+    ),
+    Refused(
+        "a bad answer, as LLaMA-Factory marks it in a table",
+        {"instruction": "Hi", "output": "No", "kto_tag": "False"},
+        "data_row",
+        ("kto_tag",),
+    ),
+    Refused("a bad chat", {**CHAT, "label": False}, "data_row"),
+    Refused("pictures", {**CHAT, "images": ["a.png"]}, "data_row"),
+    Refused(
+        "a call that is a text",
+        {"conversations": [HUMAN, {"from": "function_call", "value": "f()"}, GPT]},
+        "data_row",
+        ("2",),
+    ),
+    Refused("tools that are prose", {**CHAT, "tools": "You may search."}, "data_row"),
+    Refused(
+        "history that is a text",
+        {"query": "Hi", "response": "Hello", "history": "long"},
+        "data_row",
+    ),
+    Refused(
+        "history of three",
+        {"query": "Hi", "response": "Hello", "history": [["a", "b", "c"]]},
+        "data_row",
+        ("1",),
+    ),
+    Refused(
+        "a system prompt beside another one",
+        {**BRIEF, "system": "Be long."},
+        "data_roles",
+        ("2",),
+    ),
+    Refused(
+        "a pair of an answer and a chat",
+        {"prompt": "Hi", "chosen": [ANSWER], "rejected": PAIR["rejected"]},
+        "data_pair",
+        (),
+        Kind.dpo,
+    ),
+    Refused(
+        "a chat with a third answer",
+        {**chat("Hi", "Hey"), "chosen": "Hello", "rejected": "No"},
+        "data_pair",
+        (),
+        Kind.dpo,
     ),
     Refused("an empty output", {"instruction": "Hi", "output": ""}, "data_row"),
     Refused(
@@ -402,6 +533,13 @@ FILES = (
         "data_columns",
         (1,),
         (".data[]",),
+    ),
+    Files(
+        "a list of objects that are no rows",
+        [{"text": "once", "scores": [{"score": 1}]}],
+        "data_columns",
+        (1,),
+        ("data.columns.prompt=text", "data.columns.completion=scores"),
     ),
     Files(
         "two kinds of rows",

@@ -48,6 +48,15 @@ def samples(*sides: PairSide, kept: bool = True, pad: int = 0, bos: int = BOS) -
     return TokenizedSamples(found, (lengths,), (BOS, EOS), bos, EOS, pad, None)
 
 
+def of_hub(*sides: PairSide) -> TokenizedSamples:
+    data = samples(*sides)
+    found = [
+        replace(sample, place=f"lab/tools, row {number}")
+        for number, sample in enumerate(data.samples, 1)
+    ]
+    return replace(data, samples=tuple(found))
+
+
 LEAKY = replace(GOOD, loss=(False, True, True, True))
 MASKED = replace(GOOD, loss=(False, False, True, False))  # the end token carries none
 SILENT, CUT = replace(GOOD, loss=(False,) * 4), replace(GOOD, loss=(False,) * 4, untruncated=9)
@@ -58,7 +67,7 @@ SYSTEM_DROPPED = replace(
 )
 NO_CALLS = replace(GOOD, drops_calls=True)
 CHANGED = replace(GOOD, changed_answer=("hello", "</s>"))
-NO_THINKING = replace(GOOD, dropped_fields=("reasoning_content", "tools"))
+NO_THINKING = replace(GOOD, dropped_fields=("reasoning_content", "the user's turn"))
 ENDS_HIDDEN = replace(GOOD, loss=None, hidden=(3,))
 
 
@@ -114,6 +123,14 @@ CASES = (
         "/data.jsonl:2",
         ("1", "2", "reasoning_content"),
     ),
+    Case("null keys of local rows are their own", samples(replace(GOOD, has_null_keys=True)), ()),
+    Case(
+        "null keys of the hub's rows are padding",
+        of_hub(GOOD, replace(GOOD, has_null_keys=True)),
+        ("padded_tools",),
+        "lab/tools, row 2",
+        ("1", "2"),
+    ),
 )
 
 
@@ -152,7 +169,7 @@ def test_one_answer_that_a_template_changes_is_too_many() -> None:
 def test_a_field_that_a_template_drops_is_a_warning_that_names_it() -> None:
     [problem] = find_sample_problems(samples(NO_THINKING, NO_THINKING), 0.5)
     assert not problem.stops
-    assert "reasoning_content, tools" in problem.message
+    assert "reasoning_content, the user's turn" in problem.message
 
 
 def test_all_samples_are_described_in_a_line() -> None:

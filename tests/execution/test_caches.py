@@ -8,8 +8,9 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,24 @@ def test_the_cache_pass_is_one_plain_process_on_the_cpu(tmp_path: Path) -> None:
     different = [value for value, other in zip(flags, planned, strict=True) if value != other]
     assert different == [str(cache_pass.model_dir)]
     assert tokenized_folder(cache_pass) == tokenized_folder(plan)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stage=demo",),
+        ("stage=demo_dpo",),
+        ("stage=sft", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins"),
+        ("stage=dpo", "trainer=dpo", "model=olmo2_1b"),
+        ("stage=rm",),
+    ],
+)
+def test_the_cache_pass_has_the_template_of_the_run(tmp_path: Path, words: Sequence[str]) -> None:
+    words = (*words, f"cache={tmp_path / 'cache'}", "recipe.chat_template=chatml")
+    plan = planned(*words, machine=fixed_machine(tmp_path))
+    [template] = [patch for patch in plan.patches if patch.startswith("chat_template=")]
+    argv = plan_cache_pass(plan).command
+    assert ("--patch", template) in pairwise(argv)
 
 
 def test_trl_has_no_cache_pass(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from launch.config.schema import DataFormat, Kind
 from launch.data.formats import convert, recognise
-from launch.data.turns import RowError
+from launch.data.row_errors import RowError
 from launch.planning.digest_cache import DigestCache
 from tests.conftest import fixed_machine, planned, problem
 

@@ -279,26 +279,24 @@ def test_what_the_tokenizer_itself_changes_is_no_difference(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "tools", "rendered", "names"),
+    ("messages", "rendered", "names"),
     [
-        (CHATS["thinking in a field"], None, f"{THOUGHT} Yes. Is the sky blue?", []),
-        (CHATS["thinking in a field"], None, "Is the sky blue? Yes.", ["reasoning_content"]),
-        (CHATS["thinking in another field"], None, "Is the sky blue? Yes.", ["thinking"]),
-        (CHATS["thinking in the answer"], None, "Is the sky blue? Yes, it is.", ["thinking"]),
-        (CHATS["a tool"], TOOLS, 'Is the sky blue? search {"colour": "blue"}', []),
-        (CHATS["a tool"], TOOLS, 'Is the sky blue? search "{\\"colour\\": \\"blue\\"}"', []),
-        (CHATS["a tool"], TOOLS, "Is the sky blue?", ["the tool's turn", "tools"]),
-        (CHATS["a question"], None, "Yes, it is.", ["the user's turn"]),
+        (CHATS["thinking in a field"], f"{THOUGHT} Yes. Is the sky blue?", []),
+        (CHATS["thinking in a field"], "Is the sky blue? Yes.", ["reasoning_content"]),
+        (CHATS["thinking in another field"], "Is the sky blue? Yes.", ["thinking"]),
+        (CHATS["thinking in the answer"], "Is the sky blue? Yes, it is.", ["thinking"]),
+        (CHATS["a tool"], 'Is the sky blue? search {"colour": "blue"}', []),
+        (CHATS["a tool"], 'Is the sky blue? search "{\\"colour\\": \\"blue\\"}"', []),
+        (CHATS["a question"], "Yes, it is.", ["the user's turn"]),
         (
             [SKY, answer("Yes.", citations=[{"text": "a book"}])],
-            None,
             SKY["content"],
             ["citations"],
         ),
-        ([SKY, answer("Yes.", name="b", weight=1, note=None)], None, SKY["content"], []),
+        ([SKY, answer("Yes.", name="b", weight=1, note=None)], SKY["content"], []),
     ],
 )
 def test_what_a_template_leaves_out_is_named(
-    messages: Chat, tools: Any, rendered: str, names: list[str]
+    messages: Chat, rendered: str, names: list[str]
 ) -> None:
-    assert find_dropped_fields(messages, tools, rendered) == names
+    assert find_dropped_fields(messages, rendered) == names

@@ -58,6 +58,7 @@ def report(
     ids: list[int] | None = None,
     limit: int = 99,
     messages: Sequence[dict[str, Any]] = MESSAGES,
+    tools: Any = None,
 ) -> dict[str, Any]:
     tokenizer = Words(TEXT)
     whole = tokenizer(TEXT)["input_ids"]
@@ -66,7 +67,8 @@ def report(
     )
     written = samples.SampleReport(request, tokenizer)
     written.begin_dataset()
-    side = samples.TokenizedSide("messages", messages, ids or whole, [False] * len(ids or whole))
+    loss = [False] * len(ids or whole)
+    side = samples.TokenizedSide("messages", messages, ids or whole, loss, tools)
     written.add([side], kept=True, limit=limit)
     written.add([side], kept=False, limit=limit)
     written.write()
@@ -82,6 +84,63 @@ def test_a_call_is_rendered_if_its_tool_is_named(
     messages = [*MESSAGES[:2], {**MESSAGES[2], "tool_calls": calls}]
     [side] = report(tmp_path, messages=messages)["samples"][0]["sides"]
     assert side["drops_calls"] is drops
+
+
+def tool(name: str, **more: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"properties": more}}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "drops"),
+    [
+        (None, False),
+        ("[]", False),
+        ([tool("this")], False),
+        (json.dumps([tool("this")]), False),
+        ([tool("search")], True),
+        (json.dumps([tool("search")]), True),
+    ],
+)
+def test_a_tool_is_rendered_if_it_is_named(tmp_path: Path, tools: Any, drops: bool) -> None:
+    [side] = report(tmp_path, tools=tools)["samples"][0]["sides"]
+    assert side["drops_calls"] is drops
+
+
+@pytest.mark.parametrize(
+    ("message", "drops"),
+    [
+        ({"role": "tool", "content": "this"}, False),
+        ({"role": "tool", "content": "42 metres"}, True),
+        ({"role": "environment", "content": "42 metres"}, True),
+        ({"role": "assistant", "content": "", "function_calls": "search()"}, True),
+        ({"role": "assistant", "content": "", "function_calls": " this "}, False),
+    ],
+)
+def test_results_and_calls_that_are_texts_are_rendered(
+    tmp_path: Path, message: dict[str, Any], drops: bool
+) -> None:
+    [side] = report(tmp_path, messages=[*MESSAGES, message])["samples"][0]["sides"]
+    assert side["drops_calls"] is drops
+
+
+def test_what_the_last_answer_thinks_is_rendered(tmp_path: Path) -> None:
+    def drops(*thoughts: str) -> bool:
+        answers = [{**MESSAGES[2], "reasoning_content": thought} for thought in thoughts]
+        [side] = report(tmp_path, messages=[*MESSAGES[:2], *answers])["samples"][0]["sides"]
+        return bool(side["dropped_fields"])
+
+    assert drops("hm")
+    assert not drops("this is")
+    assert not drops("hm", "this is")  # templates leave out what earlier answers thought
+
+
+def test_null_keys_of_tools_are_found(tmp_path: Path) -> None:
+    def has_null_keys(tools: Any) -> bool:
+        [side] = report(tmp_path, tools=tools)["samples"][0]["sides"]
+        return bool(side["has_null_keys"])
+
+    assert has_null_keys([tool("this", city=None)])
+    assert not has_null_keys([tool("this", city={"enum": [None, "Ulm"]})])
 
 
 def test_tokens_have_their_text_and_their_turn(tmp_path: Path) -> None:

@@ -333,3 +333,28 @@ def test_data_sets_are_mixed_with_their_shares_and_their_held_out_rows(tmp_path:
                 )
             },
         )
+
+
+def test_data_sets_with_and_without_tools_are_joined() -> None:
+    """A staged file has its tools in JSON and each call as it is; a file of the hub pads both."""
+    datasets = pytest.importorskip("datasets")
+    from launch.worker.trl_data import join_rows
+
+    asked = {"role": "user", "content": "Well?"}
+    call = {"type": "function", "function": {"name": "f", "arguments": {"day": None}}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    plain = {"role": "assistant", "content": "So it is."}
+    turns = datasets.List(datasets.features.Json())
+    types = datasets.Features({"messages": turns, "tools": datasets.Value("string")})
+    staged = [{"messages": [asked, called], "tools": '[{"name": "f"}]'}]
+    hub = [
+        {"messages": [asked, {**plain, "name": None}], "tools": [{"name": "g", "strict": None}]},
+        {"messages": [asked, {**plain, "name": "x"}], "tools": [{"name": "g", "strict": True}]},
+    ]
+    sets = [datasets.Dataset.from_list(staged, features=types), datasets.Dataset.from_list(hub)]
+    sets.append(datasets.Dataset.from_list([{"messages": [asked, plain]}]))
+    rows = list(join_rows(sets))
+    assert rows[0] == staged[0], "a null of a staged row is its own"
+    assert rows[1] == {"messages": [asked, plain], "tools": '[{"name": "g"}]'}
+    assert rows[2]["messages"][1]["name"] == "x" and '"strict": true' in rows[2]["tools"]
+    assert rows[3] == {"messages": [asked, plain], "tools": None}

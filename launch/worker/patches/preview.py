@@ -132,10 +132,11 @@ def _describe_sides(
     from .. import samples
 
     is_pair = "chosen_input_ids" in row
-    tools = None
-    if not is_pair:
-        # Only the transforms of chats render tools (dataset_transformation.py:1811).
-        tools = upstream._normalize_tools_for_chat_template(source.get("tools"))
+    tools = upstream._normalize_tools_for_chat_template(source.get("tools"))
+    # Only the transforms of chats render tools (dataset_transformation.py:1811).
+    drops_tools = is_pair and tools is not None
+    if drops_tools:
+        tools = None
     sides = []
     for name in samples.PAIR if is_pair else ("messages",):
         prefix = f"{name}_" if is_pair else ""
@@ -143,7 +144,10 @@ def _describe_sides(
         loss = None if labels is None else samples.loss_of_labels(labels)
         ids = row[f"{prefix}input_ids"]
         hidden = find_hidden(ids)
-        sides.append(samples.TokenizedSide(name, source[name], ids, loss, tools, hidden))
+        side = samples.TokenizedSide(
+            name, source[name], ids, loss, tools, hidden, drops_tools=drops_tools
+        )
+        sides.append(side)
     return sides
 
 

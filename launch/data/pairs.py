@@ -1,0 +1,145 @@
+"""Converts the two answers of a preference row, in the shapes that public data sets have them in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launch.data.prompts import (
+    CHATS,
+    PROMPTS,
+    find_column,
+    read_answer,
+    read_chat,
+    read_instruction,
+    read_prompt_turns,
+    read_start,
+    read_system,
+)
+from launch.data.row_errors import RowError
+from launch.data.turns import (
+    Message,
+    check_messages,
+    read_messages,
+    read_transcript,
+)
+
+PAIR = ("chosen", "rejected")
+# names that other data sets have for both sides
+_OTHER_NAMES = {"chosen_response": "chosen", "rejected_response": "rejected"}
+# swift's: the row's own conversation is the better one
+REJECTED = ("rejected_response", "rejected_messages")
+CHOSEN = ("chosen_response",)
+_ANSWERS = ("response", "completion", "answer", "output")
+
+
+def is_pair(names: set[str]) -> bool:
+    """Return whether the columns of a row hold two answers."""
+    return set(PAIR) <= names or not names.isdisjoint(REJECTED)
+
+
+def convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
+    """Convert a pair, whose sides must end with an answer to the same conversation.
+
+    Upstream takes the prompt from chosen alone (dataset_transformation.py:1536-1539).
+
+    Raises RowError: data_row, data_roles, data_no_answer, data_pair.
+    """
+    if row.get("chosen_response") is not None:
+        row = {_OTHER_NAMES.get(name, name): value for name, value in row.items()}
+    sides = _read_sides(row) if find_column(row, PAIR) else _read_rejected(row)
+    for side, messages in sides.items():
+        _check_side(messages, side)
+    contexts = [_as_trained(messages[:-1]) for messages in sides.values()]
+    if contexts[0] != contexts[1]:
+        message = (
+            "chosen and rejected answer different conversations; only their last turn may differ"
+        )
+        raise RowError(message, None, "data_pair")
+    if _as_trained(sides["chosen"]) == _as_trained(sides["rejected"]):
+        message = "chosen and rejected are equal, so there is nothing to prefer"
+        raise RowError(message, "leave the row out", "data_pair")
+    return dict(sides)
+
+
+def _as_trained(messages: list[Message]) -> list[tuple[str, str, object]]:
+    """Return what templates render of turns, without keys such as scores."""
+    return [
+        (message["role"], message["content"], message.get("tool_calls")) for message in messages
+    ]
+
+
+def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
+    """Return both sides of a row with `chosen` and `rejected`."""
+    answers = {side: read_transcript(row.get(side), side) for side in PAIR}
+    sides = {}
+    for side in PAIR:
+        sides[side] = answers[side] or read_answer(row, side)
+    starts = [messages[0]["role"] for messages in sides.values()]
+    if starts != ["assistant", "assistant"]:  # each side is a whole conversation
+        system = read_system(row)
+        for side, messages in sides.items():
+            if messages[0]["role"] == "assistant":
+                message = f"{side} is an answer alone, and the other side a whole conversation"
+                raise RowError(message, "write both in the same way", "data_pair")
+            if messages[0]["role"] != "system":
+                sides[side] = [*system, *messages]
+        return sides
+    prompt = _read_prompt(row, sides["chosen"])
+    return {side: [*prompt, *messages] for side, messages in sides.items()}
+
+
+def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Message]:
+    """Return the conversation that both sides answer; `answer` is the better one."""
+    start = read_start(row)
+    if row.get("instruction") is not None:
+        return [*start, read_instruction(row)]
+    column = find_column(row, PROMPTS)
+    if column:
+        prompt = read_prompt_turns(row[column], column)
+        return prompt if prompt[:1] == start else [*start, *prompt]
+    chat = find_column(row, CHATS)
+    if not chat:
+        return start
+    messages = read_chat(row)
+    if messages[-1]["role"] != "assistant":
+        return messages
+    if _as_trained(messages[-len(answer) :]) != _as_trained(answer):
+        message = f"{chat} ends with an answer that is not the one in chosen"
+        raise RowError(message, "leave that answer out of it", "data_pair")
+    return messages[: -len(answer)]
+
+
+def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
+    """Return both sides of a row whose own conversation is the better one."""
+    if find_column(row, CHATS):
+        chosen = read_chat(row)
+    else:
+        answer = find_column(row, _ANSWERS)
+        if not answer:
+            message = "the row has a rejected answer, and none that is better"
+            raise RowError(message, f"expected is one of {', '.join(_ANSWERS)}", "data_columns")
+        better = read_answer(row, answer)
+        chosen = [*_read_prompt(row, better), *better]
+    column = find_column(row, REJECTED)
+    if column == "rejected_messages":
+        rejected = read_messages(row[column], column)
+        if rejected[0]["role"] != "system" and chosen[0]["role"] == "system":
+            rejected = [chosen[0], *rejected]
+    else:
+        rejected = [*chosen[:-1], *read_answer(row, column)]
+    return {"chosen": chosen, "rejected": rejected}
+
+
+def _check_side(messages: list[Message], side: str) -> None:
+    """Check that a side is a conversation that ends with an answer.
+
+    Raises RowError: data_roles, data_no_answer, data_pair.
+    """
+    check_messages(messages)
+    if messages[-1]["role"] != "assistant":
+        reason = f"{side} does not end with a turn of the assistant"
+        raise RowError(reason, None, "data_no_answer")
+    if len(messages) < 2:
+        cure = "add a column prompt, or write both sides as lists of messages"
+        raise RowError(f"{side} is an answer without a prompt", cure, "data_pair")

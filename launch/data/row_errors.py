@@ -1,0 +1,66 @@
+"""The error of a row that can't be used, and the readers of its texts."""
+
+from __future__ import annotations
+
+import json
+
+from launch.worker.finding import Finding, Fix
+
+
+class RowError(ValueError):
+    """A row that a trainer can't use; the caller knows its place."""
+
+    def __init__(self, message: str, cure: Fix | str | None = None, id: str = "data_row") -> None:
+        self.id = id
+        self.cure = cure
+        super().__init__(message)
+
+    def problem(self, place: str) -> Finding:
+        """Return the error as a finding; `place` is the row's file and line."""
+        return Finding.error(self.id, str(self), place, self.cure)
+
+
+def read_text(value: object, name: str) -> str:
+    """Return a text that is not empty and can be encoded; `name` is used in errors.
+
+    Raises RowError: data_row.
+    """
+    if not isinstance(value, str):
+        raise RowError(f"{name} is {describe_type(value)} where text belongs")
+    if not value.strip():
+        raise RowError(f"{name} is empty")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            message = f"{name} contains half of a character pair ({value[error.start]!r})"
+            raise RowError(message) from error
+    return value
+
+
+def parse_list(text: str) -> object:
+    """Return the list that a text holds as JSON; the text itself if it holds none."""
+    value = parse_json(text)
+    return value if isinstance(value, list) else text
+
+
+def parse_json(text: str) -> object:
+    """Return the value that a text holds as JSON; None if it holds none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def describe_type(value: object) -> str:
+    """Describe a value of the wrong type."""
+    names = {
+        type(None): "null",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
+    return names.get(type(value), type(value).__name__)
