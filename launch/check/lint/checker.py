@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.check.lint.accelerate_options import (
     check_named_files,
     drop_launcher_flags,
+    find_file,
     named_files,
     read_launcher_flags,
 )
+from launch.check.lint.config_files import ConfigFile, read_config
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
 from launch.check.lint.flag_rules import GivenFlags, find_warnings
 from launch.check.lint.schemas import TrainerSchemas
@@ -24,7 +25,7 @@ from launch.check.lint.trainer_commands import (
     error,
     warning,
 )
-from launch.config.yaml_nodes import Scalar, load_yaml, resolve_alias
+from launch.config.yaml_nodes import Scalar, resolve_alias
 from launch.errors import UserError
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
@@ -36,7 +37,6 @@ from launch.worker.json_codec import versioned
 
 # Maps an argument's index to its line; None stands for the command itself.
 LineAt = Callable[[int | None], int]
-MAX_CONFIG = 1_000_000  # bytes of a `--config` file
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,16 @@ class CommandChecker:
             launcher_flags = read_launcher_flags(self.schemas.packages)
             trainer_flags = self.schemas.fields(command.trainer)
             arguments = drop_launcher_flags(arguments, launcher_flags or {}, trainer_flags)
-        verdict = self._check(file, command.line, command.trainer, arguments)
+        # Only `trl sft` passes unknown keys of its file on to accelerate.
+        passed_on = None
+        if command.takes_accelerate_options:
+            passed_on = {name.removeprefix("--") for name in launcher_flags or ()}
+        verdict = self._check(file, command.line, command.trainer, arguments, passed_on)
         if launcher_flags is None:
             verdict = _leave_undecided(verdict)
         in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
         ok = verdict.ok
-        if in_files:
+        if in_files or any(note.stops for note in command.notes):
             ok = False
         elif ok and command.is_truncated:
             ok = None
@@ -119,8 +123,17 @@ class CommandChecker:
         return replace(verdict, ok=False, findings=tuple(findings))
 
     def _check(
-        self, file: str, line: int, trainer: TrainerScript, arguments: tuple[Argument, ...]
+        self,
+        file: str,
+        line: int,
+        trainer: TrainerScript,
+        arguments: tuple[Argument, ...],
+        passed_on: Collection[str] | None = None,
     ) -> LintVerdict:
+        """Check the trainer's own arguments.
+
+        `passed_on` are the keys of a YAML file that the trainer passes on to another program.
+        """
         try:
             schema = self.schemas.load(trainer)
         except UserError as refusal:
@@ -130,8 +143,9 @@ class CommandChecker:
             ]
             return LintVerdict(file, line, trainer.script, None, tuple(reasons))
         tokens = [_as_token(argument) for argument in arguments]
-        config = self._load_config(schema, file, arguments)
-        report = check_argv(schema, tokens, config)
+        config_file = _find_config(schema, file, arguments)
+        config = None if config_file is None else config_file.values
+        report = check_argv(schema, tokens, config, passed_on)
 
         def line_at(index: int | None) -> int:
             if index is None or index >= len(arguments):
@@ -141,17 +155,24 @@ class CommandChecker:
         findings: list[LintFinding] = []
         for index, problem in report.problems:
             value = _value_of(arguments, index)
-            findings.append(_explain_problem(trainer, schema, problem, line_at(index), value))
+            placed = problem if config_file is None else config_file.with_place(problem)
+            findings.append(_explain_problem(trainer, schema, placed, line_at(index), value))
         # a rule about an absent flag must not apply if an unknown flag may be that flag, misspelt
         has_unknown_flag = any(problem.id == "unknown_flag" for _, problem in report.problems)
         # an unquoted variable may stand for further flags
         may_have_more = any(not (item.is_resolved or item.is_single) for item in arguments)
+        if config_file is not None and config_file.problem is not None:
+            where = config_file.option.removeprefix("--") or None
+            unread = error("bad_config_file", config_file.problem, config_file.line, where)
+            findings.append(unread)
         is_unread = config is None and any(item.text == "--config" for item in arguments)
         is_complete = not (has_unknown_flag or may_have_more or is_unread)
         given = self._given_flags(trainer, schema, report, is_complete, config or {})
         findings.extend(self._find_warnings(given, schema, report, line_at))
         unchecked = unchecked_code(schema)
-        return LintVerdict(file, line, trainer.script, report.ok, tuple(findings), unchecked)
+        is_refused = any(finding.stops for finding in findings)
+        ok = False if is_refused else report.ok
+        return LintVerdict(file, line, trainer.script, ok, tuple(findings), unchecked)
 
     def _given_flags(
         self,
@@ -199,17 +220,18 @@ class CommandChecker:
             for reason in report.undecided:
                 yield warning("undecided", f"not decided: {reason}", line_at(None))
 
-    def _load_config(
-        self, schema: Schema, file: str, arguments: tuple[Argument, ...]
-    ) -> dict[str, Any] | None:
-        """Load the file that TRL's `--config` names, if it exists."""
-        if schema.config_flag:
-            for _, _, path in named_files(arguments, file, ("--config",)):
-                with suppress(OSError, ValueError):
-                    if path.stat().st_size <= MAX_CONFIG:
-                        content = load_yaml(path.read_text(encoding="utf-8"))
-                        return content if isinstance(content, dict) else None
-        return None
+
+def _find_config(schema: Schema, file: str, arguments: tuple[Argument, ...]) -> ConfigFile | None:
+    """Return the YAML file of a command, if it exists: that of TRL's `--config`, or the first
+    argument of the trainers of open-instruct that take one.
+    """
+    if schema.config_flag:
+        for option, line, path in named_files(arguments, file, ("--config",)):
+            return read_config(path, option, line)
+    if schema.yaml_file and arguments and arguments[0].text.endswith(".yaml"):
+        for path in find_file(arguments[0], file):
+            return read_config(path, "", arguments[0].line)
+    return None
 
 
 def _as_token(argument: Argument) -> ArgvToken:
@@ -228,12 +250,15 @@ def _explain_problem(
     """
     message = problem.message
     cure = problem.cure
-    if problem.id in ("unknown_flag", "abbreviated") and problem.where is not None:
+    is_key = problem.id in ("unknown_key", "dropped_key")  # of a YAML file
+    is_unknown = is_key or problem.id in ("unknown_flag", "dropped_flag")
+    if (is_unknown or problem.id == "abbreviated") and problem.where is not None:
         flag = problem.where.replace("-", "_")
         explanation = explain_unknown_flag(trainer.name, flag, schema.fields)
-        if explanation is not None and (explanation.use or problem.id == "unknown_flag"):
+        if explanation is not None and (explanation.use or is_unknown):
             message = f"{message}: {explanation.message}"
-            cure = Fix(f"write --{explanation.use}" if explanation.use else "leave it out")
+            dashes = "" if is_key else "--"
+            cure = Fix(f"write {dashes}{explanation.use}" if explanation.use else "leave it out")
             if value in explanation.instead:
                 cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
     report = warning if problem.id == "unverified" else error
@@ -249,7 +274,7 @@ def _leave_undecided(verdict: LintVerdict) -> LintVerdict:
     undecided: list[LintFinding] = []
     others: list[LintFinding] = []
     for finding in verdict.findings:
-        if finding.id == "unknown_flag":
+        if finding.id in ("unknown_flag", "unknown_key"):
             undecided.append(warning("undecided", message, finding.line, finding.where))
         else:
             others.append(finding)

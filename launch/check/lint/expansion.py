@@ -19,6 +19,10 @@ _EXPANSION = re.compile(r"\$\(\((.{0,200})\)\)", re.DOTALL)  # longer ones are n
 _OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$?\b([A-Za-z_]\w*)\b")
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]+")
 
+# `$(which trl)`, whose output is the path of the program
+_PROGRAM_PATH = re.compile(
+    r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+([A-Za-z_][\w.+-]*)\s*[)`]"
+)
 _PATTERN = re.compile(r"[*?]|\[[^]]+\]")
 _SPLIT_OR_REPLACED = re.compile(r"[ \t\n*?]|\[[^]]+\]")
 _FIELD = re.compile(r"[ \t\n]+")
@@ -89,6 +93,9 @@ def _expand_piece(
     if not piece.text or depth >= MAX_DEPTH or variables.characters > MAX_TOTAL:
         return None
     if piece.kind == "unknown":
+        program = _PROGRAM_PATH.fullmatch(piece.source)
+        if program is not None:
+            return [literal_argument(program.group(1), variables.line_of(offset))]
         return _expand_arithmetic(piece, offset, variables, depth)
     value = variables.find_value(piece.text, offset)
     if value is None:

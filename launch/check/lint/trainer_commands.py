@@ -31,6 +31,8 @@ _MODULE = re.compile(rf"(?:\w+\.)*open_instruct\.({_NAME})")
 # project.
 _BARE = re.compile(r"(?:\./)?(dpo_tune_cache|olmo_core_finetune|grpo_fast)\.py")
 _TRL_SCRIPT = re.compile(r"(?:.*/)?trl/scripts/(\w+)\.py")
+# Until TRL moved them to trl/scripts, its repository had the scripts here.
+_TRL_EXAMPLE = re.compile(r"(?:.*/)?examples/scripts/(sft|dpo|grpo|kto|rloo|orpo)\.py")
 _TRL_MODULE = re.compile(r"trl\.scripts\.(\w+)")
 _TRL_COMMANDS = frozenset({"sft", "dpo", "grpo", "kto", "orpo", "reward", "rloo"})
 
@@ -61,7 +63,13 @@ def starts_trainer(text: str) -> bool:
 def trainer_from_path(text: str) -> TrainerScript | None:
     """Return the trainer at a script's path, None if it is not one."""
     text = _SAME_FOLDER.sub("/", text)
-    return _recognise(_SCRIPT.fullmatch(text) or _BARE.fullmatch(text), _TRL_SCRIPT.fullmatch(text))
+    trl_script = _TRL_SCRIPT.fullmatch(text) or _TRL_EXAMPLE.fullmatch(text)
+    return _recognise(_SCRIPT.fullmatch(text) or _BARE.fullmatch(text), trl_script)
+
+
+def is_trl_example(text: str) -> bool:
+    """Return True for a script that TRL's repository had in `examples/scripts`."""
+    return _TRL_EXAMPLE.fullmatch(_SAME_FOLDER.sub("/", text)) is not None
 
 
 def trainer_from_module(text: str) -> TrainerScript | None:
