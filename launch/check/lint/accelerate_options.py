@@ -10,8 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from launch.check.lint.trainer_commands import LintFinding, error
-from launch.planning.library_key_check import check_config_file
+from launch.check.lint.trainer_commands import LintFinding, error, warning
+from launch.planning.library_key_check import (
+    cannot_save_model,
+    check_config_file,
+    conflicting_keys,
+    named_deepspeed_file,
+    read_config_file,
+)
 from launch.upstream.libraries.library_keys import library_keys
 
 _SOURCE = "accelerate/commands/launch.py"
@@ -83,8 +89,8 @@ def named_files(
     The path is relative to the working folder, the script's folder, or a folder above it.
     """
     for argument, following in pairwise([*arguments, literal_argument("", 0)]):
-        name, equals, value = argument.text.partition("=")
-        option = name.replace("-", "_").replace("__", "--", 1)
+        _, equals, value = argument.text.partition("=")
+        option = _option_name(argument)
         if option not in options or not argument.is_resolved:
             continue
         if not equals:
@@ -94,6 +100,11 @@ def named_files(
         path = _find_file(value, script)
         if path is not None:
             yield option, argument.line, path
+
+
+def _option_name(argument: Argument) -> str:
+    """Return the option of an argument, with underscores: `--config_file`."""
+    return argument.text.partition("=")[0].replace("-", "_").replace("__", "--", 1)
 
 
 def _find_file(name: str, script: str) -> Path | None:
@@ -109,8 +120,45 @@ def check_named_files(
     script: str, launcher: Sequence[Argument], packages: Sequence[Path]
 ) -> Iterator[LintFinding]:
     """Check the files that a launcher's options name, against the installed libraries."""
+    options = {_option_name(argument) for argument in launcher}
+    has_deepspeed_file = "--deepspeed_config_file" in options
     for option, line, path in named_files(launcher, script, _FILES):
         flag = option.removeprefix("--")
-        for problem in check_config_file(path, library_keys(_FILES[option], packages)):
-            message = f"{problem.where}: {problem.message}"
-            yield error(problem.id, message, line, flag, cure=problem.cure)
+        library = _FILES[option]
+        yield from _check_file(path, library, packages, line, flag)
+        config = read_config_file(path, library) or {}
+        if library != "accelerate":
+            continue
+        names = conflicting_keys(
+            config,
+            has_deepspeed_file=has_deepspeed_file,
+            precision_given="--mixed_precision" in options,
+        )
+        if names and not conflicting_keys(config):  # those are a problem of the file itself
+            message = f"{path}: accelerate refuses {', '.join(names)} beside deepspeed_config_file"
+            cure = "set them in the DeepSpeed file only"
+            yield error("conflicting_accelerate_keys", message, line, flag, cure=cure)
+        name = named_deepspeed_file(config)
+        inner = _find_file(name, str(path)) if name and not has_deepspeed_file else None
+        if inner is not None:
+            yield from _check_file(inner, "deepspeed", packages, line, flag)
+
+
+def _check_file(
+    path: Path, library: str, packages: Sequence[Path], line: int, flag: str
+) -> Iterator[LintFinding]:
+    """Yield the problems of one file, and a warning if it keeps the model from being saved."""
+    for problem in check_config_file(path, library_keys(library, packages)):
+        message = f"{problem.where}: {problem.message}"
+        yield error(problem.id, message, line, flag, cure=problem.cure)
+    if cannot_save_model(read_config_file(path, library) or {}, library):
+        yield _unsaved_model(path, library, line, flag)
+
+
+def _unsaved_model(path: Path, library: str, line: int, flag: str) -> LintFinding:
+    """Return the warning about a ZeRO-3 file that does not gather the weights."""
+    key = "zero3_save_16bit_model"
+    if library == "deepspeed":
+        key = "stage3_gather_16bit_weights_on_model_save"
+    message = f"{path}: with ZeRO-3 and without {key} the model cannot be saved at the end"
+    return warning("unsaved_zero3_model", message, line, flag, cure=f"set {key}: true")

@@ -96,7 +96,7 @@ class CommandChecker:
             verdict = _leave_undecided(verdict)
         in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
         ok = verdict.ok
-        if in_files or any(note.stops for note in command.notes):
+        if any(finding.stops for finding in (*in_files, *command.notes)):
             ok = False
         elif ok and command.is_truncated:
             ok = None
