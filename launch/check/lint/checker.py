@@ -261,6 +261,8 @@ def _explain_problem(
             cure = Fix(f"write {dashes}{explanation.use}" if explanation.use else "leave it out")
             if value in explanation.instead:
                 cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
+            elif explanation.write or explanation.otherwise or "$" in value:
+                cure = Fix(explanation.replacement(value) or "leave it out")
     report = warning if problem.id == "unverified" else error
     return report(problem.id, message, line, problem.where, cure=cure)
 
