@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +31,7 @@ from launch.errors import UserError
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.contradictions import unchecked_code
-from launch.upstream.rules.parser import ArgvToken
+from launch.upstream.rules.parser import ArgvToken, list_options
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
@@ -169,6 +170,7 @@ class CommandChecker:
         is_complete = not (has_unknown_flag or may_have_more or is_unread)
         given = self._given_flags(trainer, schema, report, is_complete, config or {})
         findings.extend(self._find_warnings(given, schema, report, line_at))
+        findings.extend(_possible_unknown_flags(trainer, schema, arguments, passed_on or ()))
         unchecked = unchecked_code(schema)
         is_refused = any(finding.stops for finding in findings)
         ok = False if is_refused else report.ok
@@ -265,6 +267,32 @@ def _explain_problem(
                 cure = Fix(explanation.replacement(value) or "leave it out")
     report = warning if problem.id == "unverified" else error
     return report(problem.id, message, line, problem.where, cure=cure)
+
+
+def _possible_unknown_flags(
+    trainer: TrainerScript,
+    schema: Schema,
+    arguments: Sequence[Argument],
+    passed_on: Collection[str],
+) -> Iterator[LintFinding]:
+    """Yield the unknown flags that a variable may hold, such as those that a branch adds to it."""
+    known = [text for option in list_options(schema) for text in option.strings]
+    seen = set()
+    for argument in arguments:
+        for word in argument.may_hold:
+            flag = word.text.partition("=")[0]
+            if not re.fullmatch(r"--[a-z]\w*(?:-\w+)*", flag):
+                continue
+            name = flag.removeprefix("--")
+            if flag in seen or name in passed_on or any(text.startswith(flag) for text in known):
+                continue
+            seen.add(flag)
+            script = schema.entry.rpartition("/")[2]
+            message = f"not decided: whether {argument.text} holds {flag}, which {script} lacks"
+            history = explain_unknown_flag(trainer.name, name.replace("-", "_"), schema.fields)
+            if history is not None:
+                message = f"{message}: {history.message}"
+            yield warning("undecided", message, word.line, name)
 
 
 def _leave_undecided(verdict: LintVerdict) -> LintVerdict:
