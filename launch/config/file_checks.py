@@ -147,19 +147,26 @@ def _refuse_file_of_other_tool(path: Path, document: Mapping[Any, Any]) -> None:
 
     Raises UserError: no_global_header.
     """
-    settings = {str(key): value for key, value in document.items()}
     if any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
         return
-    known = [key for key, value in settings.items() if explain_name(key, str(value))]
+    known, cure = translate_file(document)
     if len(known) < 2:
         return
     message = f"{', '.join(known[:3])} are keys of another tool"
+    raise refusal("no_global_header", message, f"{path}:1", cure)
+
+
+def translate_file(document: Mapping[Any, Any]) -> tuple[list[str], Fix]:
+    """Return the keys of a file that are settings of another tool, and the command that is the same
+    here.
+    """
+    settings = {str(key): value for key, value in document.items()}
+    known = [key for key, value in settings.items() if explain_name(key, str(value))]
     overrides, left_out = translate(settings)
     sentence = "what they are here: {0}"
     if left_out:
         sentence += f", which leaves out {', '.join(left_out)}"
-    cure = Fix.of(sentence, f"$ launch plan {shlex.join(overrides)}")
-    raise refusal("no_global_header", message, f"{path}:1", cure)
+    return known, Fix.of(sentence, f"$ launch plan {shlex.join(overrides)}")
 
 
 def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:

@@ -27,7 +27,7 @@ from launch.check.lint.trainer_commands import (
     warning,
 )
 from launch.config.yaml_nodes import Scalar, resolve_alias
-from launch.errors import UserError
+from launch.errors import UserError, did_you_mean
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.contradictions import unchecked_code
@@ -36,6 +36,12 @@ from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
 
+# The flags whose values are names of a table of the schema, and the table.
+_NAMES = {
+    "dataset_transform_fn": "dataset_transform_fn",
+    "transform_fn": "dataset_transform_fn",
+    "get_tokenizer_fn": "get_tokenizer_fn",
+}
 # Maps an argument's index to its line; None stands for the command itself.
 LineAt = Callable[[int | None], int]
 
@@ -207,6 +213,7 @@ class CommandChecker:
             if has_positional and finding.id == "mixer_pairs":
                 continue
             yield replace(finding, line=line_at(report.given.get(str(finding.where))))
+        yield from _unknown_names(given, line_at, report)
         args_file = schema.entry.removesuffix(".py") + ".args"
         if checkout and (checkout.root / args_file).is_file():
             message = (
@@ -267,6 +274,19 @@ def _explain_problem(
                 cure = Fix(explanation.replacement(value) or "leave it out")
     report = warning if problem.id == "unverified" else error
     return report(problem.id, message, line, problem.where, cure=cure)
+
+
+def _unknown_names(given: GivenFlags, line_at: LineAt, report: ArgvReport) -> Iterator[LintFinding]:
+    """Yield the names that open-instruct looks up in a table without them: it fails when it does."""
+    for flag, table in _NAMES.items():
+        known = given.known_names(table)
+        value = given.values.get(flag)
+        for name in value if isinstance(value, list) else [value]:
+            if not known or not isinstance(name, str) or name in known:
+                continue
+            message = f"{given.trainer} has no --{flag} '{name}'"
+            cure = did_you_mean(name, known) or f"choose from {', '.join(known)}"
+            yield warning("unknown_name", message, line_at(report.given.get(flag)), flag, cure=cure)
 
 
 def _possible_unknown_flags(

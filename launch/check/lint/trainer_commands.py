@@ -15,7 +15,7 @@ from launch.worker.finding import Finding, Fix, Severity
 # A text without any of these cannot start a trainer; checked before a file is parsed as shell.
 MARKER = re.compile(
     r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b"
-    r"|\bopen_instruct\.\w|\btrl\.|\btrl\s+\w|trl['\"]"
+    r"|\bopen_instruct\.\w|\btrl\.|\btrl[)`]?\s+\w|trl['\"]"
 )
 # A whole text is parsed with less: it may put the name of a trainer together.
 HINT = re.compile(rf"{MARKER.pattern}|open_instruct\b")
