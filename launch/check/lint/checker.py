@@ -34,7 +34,7 @@ from launch.upstream.rules.contradictions import unchecked_code
 from launch.upstream.rules.parser import ArgvToken, list_options
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding, Fix
-from launch.worker.json_codec import versioned
+from launch.worker.json_codec import to_json
 
 # The flags whose values are names of a table of the schema, and the table.
 _NAMES = {
@@ -67,7 +67,7 @@ class LintVerdict:
         return [finding for finding in self.findings if not finding.stops]
 
     def as_json(self) -> dict[str, Any]:
-        fields = {
+        fields: dict[str, Any] = {
             "file": self.file,
             "line": self.line,
             "script": self.script,
@@ -76,7 +76,7 @@ class LintVerdict:
             "warnings": self.warnings,
             "unchecked": self.unchecked,
         }
-        return versioned(fields)
+        return {name: to_json(value) for name, value in fields.items()}
 
 
 @dataclass(frozen=True)

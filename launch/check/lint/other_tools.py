@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.check.lint.trainer_commands import LintFinding, warning
-from launch.config.file_checks import translate_file
 from launch.config.yaml_nodes import Mapping, Node, NotYamlError, load_yaml
 
 # Keys that only files of the tool have. Three of one tool make a file its own.
@@ -41,6 +40,8 @@ def find_other_tool(path: Path, documents: Iterable[Node]) -> LintFinding | None
 
 
 def _explain(path: Path, tool: str, line: int) -> LintFinding | None:
+    from launch.config.file_checks import translate_file  # slow to import; few files need it
+
     try:
         content = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, NotYamlError):

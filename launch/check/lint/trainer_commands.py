@@ -106,13 +106,15 @@ def find_trainer(text: str) -> TrainerScript | None:
 
 @dataclass(frozen=True)
 class LintFinding(Finding):
-    """A finding about a line of a file. `where` is the flag that it concerns, without dashes."""
+    """A finding about a line of a file. `where` is the flag that it concerns, without dashes.
+
+    Its JSON is that of every finding, with the line.
+    """
 
     line: int = 1
 
     def as_json(self) -> dict[str, Any]:
-        message = f"{self.message}; {self.cure}" if self.cure else self.message
-        return {"kind": self.id, "message": message, "line": self.line, "flag": self.where}
+        return {"line": self.line, **super().as_json()}
 
 
 def _find(
