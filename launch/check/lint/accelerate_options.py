@@ -27,14 +27,14 @@ _FILES = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
 
 
 @cache
-def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None:
+def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool]:
     """Read {option string: whether it takes a value} from accelerate's source.
 
-    None is returned if accelerate is not installed.
+    The lock's options are returned if accelerate is not installed.
     """
     sources = [folder / _SOURCE for folder in packages if (folder / _SOURCE).is_file()]
     if not sources:
-        return None
+        return {**_TRL_OPTIONS, **library_keys("accelerate", ()).options}
     flags = dict(_TRL_OPTIONS)
     for node in ast.walk(ast.parse(sources[0].read_bytes())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -42,7 +42,9 @@ def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None
         if node.func.attr != "add_argument":
             continue
         actions = [keyword for keyword in node.keywords if keyword.arg == "action"]
-        takes_value = not any("store_" in ast.unparse(action) for action in actions)
+        takes_value = not any(
+            "store_" in ast.unparse(action) or "help" in ast.unparse(action) for action in actions
+        )
         for argument in node.args:
             name = argument.value if isinstance(argument, ast.Constant) else None
             if isinstance(name, str) and name.startswith("--"):

@@ -88,19 +88,15 @@ class CommandChecker:
     def check_command(self, file: str, command: TrainerCommand) -> LintVerdict:
         """Check a command of a file."""
         arguments = command.arguments
-        launcher_flags: Mapping[str, bool] | None = {}
+        # Only `trl sft` passes unknown keys of its file on to accelerate.
+        passed_on = None
         # `trl sft` passes on the options that it does not define (trl/cli/commands/training.py).
         if command.takes_accelerate_options:
             launcher_flags = read_launcher_flags(self.schemas.packages)
             trainer_flags = self.schemas.fields(command.trainer)
-            arguments = drop_launcher_flags(arguments, launcher_flags or {}, trainer_flags)
-        # Only `trl sft` passes unknown keys of its file on to accelerate.
-        passed_on = None
-        if command.takes_accelerate_options:
-            passed_on = {name.removeprefix("--") for name in launcher_flags or ()}
+            arguments = drop_launcher_flags(arguments, launcher_flags, trainer_flags)
+            passed_on = {name.removeprefix("--") for name in launcher_flags}
         verdict = self._check(file, command.line, command.trainer, arguments, passed_on)
-        if launcher_flags is None:
-            verdict = _leave_undecided(verdict)
         in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
         ok = verdict.ok
         if any(finding.stops for finding in (*in_files, *command.notes)):
@@ -313,25 +309,6 @@ def _possible_unknown_flags(
             if history is not None:
                 message = f"{message}: {history.message}"
             yield warning("undecided", message, word.line, name)
-
-
-def _leave_undecided(verdict: LintVerdict) -> LintVerdict:
-    """Return the verdict where each unknown flag may be an option of accelerate.
-
-    It is for a machine on which accelerate is not installed.
-    """
-    message = "not decided: it may be an option of accelerate, which is not installed"
-    undecided: list[LintFinding] = []
-    others: list[LintFinding] = []
-    for finding in verdict.findings:
-        if finding.id in ("unknown_flag", "unknown_key"):
-            undecided.append(warning("undecided", message, finding.line, finding.where))
-        else:
-            others.append(finding)
-    ok = verdict.ok
-    if undecided:
-        ok = False if any(finding.stops for finding in others) else None
-    return replace(verdict, ok=ok, findings=(*others, *undecided))
 
 
 def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFinding | None:
