@@ -19,6 +19,7 @@ from launch.check.lint.trainer_commands import (
     trainer_from_trl_command,
     warning,
 )
+from launch.worker.moves import path_at_pin
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?(?:\.exe)?|(?:py|ipython)")
 _LAUNCHER_MODULES = frozenset(
@@ -97,6 +98,11 @@ def _find_trainer_start(arguments: list[Argument]) -> TrainerCommand | None:
 def _notes_on_start(launcher: Sequence[Argument]) -> Iterator[LintFinding]:
     """Yield what is wrong with the way in which a trainer is started."""
     started_by = launcher[-1]
+    path = f"open_instruct/{started_by.base.removeprefix('open_instruct.').removesuffix('.py')}.py"
+    if path_at_pin(path) != path:
+        message = f"upstream has moved {path}, whose old name works for one release"
+        cure = f"write {path_at_pin(path)}"
+        yield warning("moved_script", message, started_by.line, cure=cure)
     if is_trl_example(started_by.text):
         name = started_by.base.removesuffix(".py")
         message = (

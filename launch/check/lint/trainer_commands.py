@@ -11,10 +11,11 @@ from typing import Any
 from launch.check.lint.shell_syntax import Argument
 from launch.config.yaml_nodes import Node
 from launch.worker.finding import Finding, Fix, Severity
+from launch.worker.moves import known_name, path_at_pin
 
 # A text without any of these cannot start a trainer; checked before a file is parsed as shell.
 MARKER = re.compile(
-    r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b"
+    r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft(?:_deepspeed)?)\.py\b"
     r"|\bopen_instruct\.\w|\btrl\.|\btrl[)`]?\s+\w|trl['\"]"
 )
 # A whole text is parsed with less: it may put the name of a trainer together.
@@ -22,8 +23,11 @@ HINT = re.compile(rf"{MARKER.pattern}|open_instruct\b")
 
 _LAUNCHER = re.compile(r"\b(?:python[0-9.]*|accelerate|torchrun|deepspeed|uv|trl)\b")
 
-_NAME = r"(?:\w+_)?finetune|dpo(?:_tune\w*)?|(?:online_)?dpo_vllm\w*|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
-_NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test)")
+_NAME = (
+    r"(?:\w+_)?finetune|sft(?:_deepspeed)?|dpo(?:_tune\w*|_deepspeed)?|(?:online_)?dpo_vllm\w*"
+    r"|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
+)
+_NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test|_harness)")
 _SAME_FOLDER = re.compile(r"/(?:\.?/)+")
 _SCRIPT = re.compile(rf"(?:.*/)?open_instruct/({_NAME})\.py")
 _MODULE = re.compile(rf"(?:\w+\.)*open_instruct\.({_NAME})")
@@ -52,7 +56,7 @@ class TrainerScript:
         """The script as the output shows it: open_instruct/finetune.py, trl.scripts.sft."""
         if self.is_trl:
             return f"trl.scripts.{self.name.removeprefix('trl_')}"
-        return f"open_instruct/{self.name}.py"
+        return path_at_pin(f"open_instruct/{self.name}.py")
 
 
 def starts_trainer(text: str) -> bool:
@@ -83,7 +87,9 @@ def _recognise(
     """Return the trainer that group 1 of a match names: of open-instruct, or else of TRL."""
     if open_instruct is not None:
         name = open_instruct.group(1)
-        return None if _NOT_TRAINERS.fullmatch(name) else TrainerScript(name)
+        if _NOT_TRAINERS.fullmatch(name):
+            return None
+        return TrainerScript(known_name(f"{name}.py").removesuffix(".py"))
     return None if trl is None else trainer_from_trl_command(trl.group(1))
 
 
