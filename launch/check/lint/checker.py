@@ -166,8 +166,8 @@ class CommandChecker:
         may_have_more = any(not (item.is_resolved or item.is_single) for item in arguments)
         if config_file is not None and config_file.problem is not None:
             where = config_file.option.removeprefix("--") or None
-            unread = error("bad_config_file", config_file.problem, config_file.line, where)
-            findings.append(unread)
+            reason = f"the trainer cannot read {config_file.problem}"
+            findings.append(error("bad_config_file", reason, config_file.line, where))
         is_unread = config is None and any(item.text == "--config" for item in arguments)
         is_complete = not (has_unknown_flag or may_have_more or is_unread)
         given = self._given_flags(trainer, schema, report, is_complete, config or {})
@@ -304,11 +304,11 @@ def _possible_unknown_flags(
                 continue
             seen.add(flag)
             script = schema.entry.rpartition("/")[2]
-            message = f"not decided: whether {argument.text} holds {flag}, which {script} lacks"
+            reason = f"whether {argument.text} holds {flag}, which {script} lacks"
             history = explain_unknown_flag(trainer.name, name.replace("-", "_"), schema.fields)
             if history is not None:
-                message = f"{message}: {history.message}"
-            yield warning("undecided", message, word.line, name)
+                reason = f"{reason}: {history.message}"
+            yield warning("undecided", f"not decided: {reason}", word.line, name)
 
 
 def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFinding | None:

@@ -49,9 +49,9 @@ def read_config(path: Path, option: str, line: int) -> ConfigFile:
         content = load_yaml(text)
     except NotYamlError as fault:
         place = f"{path}:{fault.line}" if fault.line else str(path)
-        message = f"{place}: the file is not YAML: {fault.reason}"
+        message = f"{place}: it is not YAML: {fault.reason}"
         return ConfigFile(path, option, line, None, message)
     if not isinstance(content, Mapping):
-        message = f"{path}: the file must be a map of flags"
+        message = f"{path}: it is no map of flags"
         return ConfigFile(path, option, line, None, message)
     return ConfigFile(path, option, line, content, positions=yaml_positions(text))

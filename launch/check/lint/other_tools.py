@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launch.check.lint.trainer_commands import LintFinding, warning
 from launch.config.yaml_nodes import Mapping, Node, NotYamlError, load_yaml
+from launch.worker.finding import Fix
 
 # Keys that only files of the tool have. Three of one tool make a file its own.
 _TOOLS = {
@@ -46,6 +47,7 @@ def _explain(path: Path, tool: str, line: int) -> LintFinding | None:
         content = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, NotYamlError):
         return None
-    _, cure = translate_file(content)
+    command, rest = translate_file({str(key): value for key, value in content.items()})
+    cure = Fix.of(f"what it is here: {{0}}{rest}", command)
     message = f"this is a file of {tool}, which none of the trainers reads"
     return warning("other_tool", message, line, cure=cure)

@@ -84,12 +84,12 @@ def _refused_value(flag: Field, value: Any) -> Finding | None:
 def _unknown_key(schema: Schema, key: str, *, is_dropped: bool) -> Finding:
     """Return the problem of a key of a file that is no flag of the script."""
     script = schema.entry.rpartition("/")[2]
-    message = f"{script} has no flag '{key}'"
-    if is_dropped:
-        message += " and drops the key without a word"
     flags = [flag.name for flag in schema.fields.values() if flag.in_parser]
     cure = did_you_mean(key, flags) or "leave it out"
-    return Finding.error("dropped_key" if is_dropped else "unknown_key", message, key, cure)
+    if is_dropped:
+        message = f"{script} has no flag '{key}' and drops the key without a word"
+        return Finding.error("dropped_key", message, key, cure)
+    return Finding.error("unknown_key", f"{script} has no flag '{key}'", key, cure)
 
 
 def find_file_values(
