@@ -11,6 +11,8 @@ from launch.upstream.pin.checkout import SUBMODULE
 from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
 from launch.upstream.trainers import OPEN_INSTRUCT
 from launch.worker.finding import Finding
+from launch.worker.json_codec import versioned
+from launch.worker.moves import MOVES_FILE
 from maintain.commit import run_git
 from maintain.impact import Impact
 from maintain.ledger import extend_ledger
@@ -33,7 +35,11 @@ def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
     ledger = extend_ledger(
         load_json(LEDGER_FILE), checkout, impact.commit, changes, load_json(HINTS_FILE)
     )
-    return {**build_lock(impact.commit, schemas, python), LEDGER_FILE: json_text(ledger) + "\n"}
+    return {
+        **build_lock(impact.commit, schemas, python),
+        LEDGER_FILE: json_text(ledger) + "\n",
+        MOVES_FILE: json_text(versioned({"moves": impact.moves}, 1)) + "\n",
+    }
 
 
 def _unconfirmed_renames(impact: Impact) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, flags_named_in
 from launch.worker.finding import Finding
+from launch.worker.moves import follow_shim, path_at_pin
 from launch.worker.patches import PATCHES
 from maintain.commit import extracted, find_commit
 from maintain.compare import FlagChange, compare_schemas
@@ -57,6 +58,8 @@ class Impact:
     commit: str
     trainers: tuple[TrainerImpact, ...]
     breaks: tuple[Finding, ...]  # empty if everything here still works at that commit
+    # {path that this project knows: its path at that commit} of the files that have moved
+    moves: Mapping[str, str] = field(default_factory=dict)
 
 
 def assess_impact(
@@ -89,32 +92,67 @@ def assess_impact(
         with contextlib.suppress(UserError):  # the clone may lack the pin
             pin_root = stack.enter_context(extracted(repo, load_lock().pin))
             folders = [pin_root, *packages]
+        moves = find_moves(root)
         trainers = tuple(
-            _assess_trainer(root, name, python, renames or {}, folders) for name in names
+            _assess_trainer(_Place(root, moves), name, python, renames or {}, folders)
+            for name in names
         )
         breaks = [
             *find_broken_configs(trainers, configs),
-            *_find_broken_patches(root),
-            *find_stale_rules(trainers),
+            *_find_broken_patches(root, moves),
+            *find_stale_rules(trainers, moves),
             *find_stale_rows(trainers),
             *_find_losses(trainers),
         ]
-        return Impact(commit_id, trainers, tuple(dict.fromkeys(breaks)))
+        return Impact(commit_id, trainers, tuple(dict.fromkeys(breaks)), moves)
+
+
+def find_moves(root: Path) -> dict[str, str]:
+    """Return the moved files of a commit below `root`, by the paths that this project knows.
+
+    A file has moved where it is a shim that passes on to another one, or where that was so at the
+    pin and the shim is gone.
+    """
+    moves = {}
+    for name in OPEN_INSTRUCT:
+        path = f"open_instruct/{name}.py"
+        target = follow_shim(root, path)
+        if target == path and not (root / path).is_file():
+            target = path_at_pin(path)
+        if target != path:
+            moves[path] = target
+    return moves
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The files of the other commit."""
+
+    root: Path
+    moves: Mapping[str, str]  # see Impact.moves
 
 
 def _assess_trainer(
-    root: Path, name: str, python: str, confirmed: Mapping[str, str], pin_folders: Sequence[Path]
+    place: _Place,
+    name: str,
+    python: str,
+    confirmed: Mapping[str, str],
+    pin_folders: Sequence[Path],
 ) -> TrainerImpact:
     """Compare one trainer. `pin_folders` are searched for the help texts of the locked schema."""
     try:
-        schema = capture_schema(ENTRIES[name], None if name in TRL else root, python)
+        if name in TRL:
+            schema = capture_schema(ENTRIES[name], None, python)
+        else:
+            path = f"open_instruct/{name}.py"
+            schema = capture_schema(place.moves.get(path, path), place.root, python)
     except UserError as error:
         return TrainerImpact(name, None, (), error.problems[0])
     renames = {entry.flag: entry.renamed_to for entry in load_ledger().of(name) if entry.renamed_to}
     backwards = {new: old for old, new in renames.items()}  # for an older commit
     locked = locked_schema(name)
     old_help = read_help(locked.fields.values(), pin_folders)
-    new_help = read_help(schema.fields.values(), [root, *package_folders(python)])
+    new_help = read_help(schema.fields.values(), [place.root, *package_folders(python)])
     known = {**backwards, **renames, **confirmed}
     changes = compare_schemas(locked, schema, known, old_help.texts, new_help.texts)
     removed = [change.flag for change in changes if change.kind == "removed"]
@@ -231,21 +269,21 @@ def _find_newly_required(
 ) -> Iterator[Finding]:
     """Find flags that the trainer requires at that commit, and that no run of it sets."""
     locked = locked_schema(trainer).fields
-    for name, field in schema.fields.items():
+    for name, flag in schema.fields.items():
         was_required = name in locked and locked[name].required
-        if field.required and not was_required and name not in settable:
+        if flag.required and not was_required and name not in settable:
             message = f"{trainer} requires '{name}' at that commit, and nothing here sets it"
-            cure = f"map a recipe key to it or set it under flags ({field.where})"
+            cure = f"map a recipe key to it or set it under flags ({flag.where})"
             yield Finding.error("missing_required", message, file, cure)
 
 
-def _find_broken_patches(root: Path) -> Iterator[Finding]:
+def _find_broken_patches(root: Path, moves: Mapping[str, str]) -> Iterator[Finding]:
     """Find patches whose source in open-instruct, below `root`, has changed."""
     for patch in PATCHES.values():
         for source in patch.sources:
             if source.version is not None:
                 continue  # source of an installed library, not of open-instruct
-            file = root / source.file
+            file = root / moves.get(source.file, source.file)
             code = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
             if source.matches(code):
                 continue
@@ -256,7 +294,9 @@ def _find_broken_patches(root: Path) -> Iterator[Finding]:
             yield Finding.error("patch_source_changed", message, str(source), "review the patch")
 
 
-def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
+def find_stale_rules(
+    trainers: Sequence[TrainerImpact], moves: Mapping[str, str] | None = None
+) -> Iterator[Finding]:
     """Find functions whose text has changed since launch's rules about them were written.
 
     These rules no longer apply.
@@ -271,7 +311,8 @@ def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
     for known in load_rules():
         file = known["file"]
         name = known["name"]
-        if digests.get((file, name), known["digest"]) != known["digest"]:
+        path = (moves or {}).get(file, file)
+        if digests.get((path, name), known["digest"]) != known["digest"]:
             message = f"{name} has changed: the rules about what it refuses no longer apply"
             cure = f"compare them with it ({RULES_FILE.name}), and give them its lines and digest"
             yield Finding.error("rule_source_changed", message, f"{file}:{known['lines'][0]}", cure)
@@ -298,12 +339,12 @@ def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
         if impact.schema is None:
             continue
         locked = locked_schema(impact.trainer).fields
-        for name, field in impact.schema.fields.items():
+        for name, flag in impact.schema.fields.items():
             before = locked.get(name)
-            if before is None or before.type != field.type:
+            if before is None or before.type != flag.type:
                 continue
-            if field.unknown.keys() - before.unknown.keys():
-                reasons = "; ".join(dict.fromkeys(field.unknown.values()))
+            if flag.unknown.keys() - before.unknown.keys():
+                reasons = "; ".join(dict.fromkeys(flag.unknown.values()))
                 message = f"the lock would lose what {impact.trainer}'s '{name}' accepts: {reasons}"
                 cure = "name an interpreter that has the package: --python PYTHON"
                 yield Finding.error("lock_would_lose", message, cure=cure)

@@ -62,6 +62,17 @@ def _read_accelerate_keys() -> _Spec:
     return dict(sorted(keys.items()))
 
 
+def _read_accelerate_options() -> dict[str, bool]:
+    """Return each option of `accelerate launch`, and whether it takes a value."""
+    parser = _load("accelerate.commands.launch.launch_command_parser")()
+    return {
+        text: action.nargs != 0
+        for action in parser._actions
+        for text in action.option_strings
+        if text.startswith("--")
+    }
+
+
 def _renew(spec: _Spec, around: str = ":0", path: str = "") -> _Spec:
     """Return the spec of a map with the keys of its model, and the lines of its other keys, as they
     are in the installed version.
@@ -176,6 +187,8 @@ def main(result: str, library: str) -> None:
     spec = {"keys": _read_accelerate_keys()} if library == "accelerate" else _renew(spec)
     version = importlib.metadata.version(library)
     content = {"schema_version": 2, "library": library, "version": version, "spec": spec}
+    if library == "accelerate":
+        content["options"] = _read_accelerate_options()
     pathlib.Path(result).write_text(json.dumps(content), encoding="utf-8")
 
 

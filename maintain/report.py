@@ -7,6 +7,7 @@ from typing import Any
 
 from launch.upstream.pin.lock import load_lock
 from launch.worker.json_codec import versioned
+from launch.worker.moves import path_at_pin
 from maintain.compare import FlagChange
 from maintain.impact import Impact, TrainerImpact
 
@@ -34,6 +35,7 @@ def impact_json(impact: Impact) -> dict[str, Any]:
         "changes": changes,
         "unknown_help": unknown_help,
         "unreadable": unreadable,
+        "moves": impact.moves,
         "breaks": impact.breaks,
     }
     return versioned(content)
@@ -52,6 +54,10 @@ def describe_impact(impact: Impact) -> list[str]:
         lines.append("")
         lines.append(f"{', '.join(names)}:{'' if changes else ' no change'}")
         lines += [f"  {change}" for change in changes]
+    new_moves = {old: new for old, new in impact.moves.items() if path_at_pin(old) != new}
+    if new_moves:
+        lines += ["", "moved, with a shim at the old path that is followed:"]
+        lines += [f"  {old} -> {new}" for old, new in new_moves.items()]
     lines.append("")
     if not impact.breaks:
         return [*lines, "nothing in this project would break"]

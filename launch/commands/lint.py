@@ -7,14 +7,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from launch import __version__
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.files import FileReport, check_command_line, check_files
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainer_commands import LintFinding, TrainerScript
+from launch.commands.lint_formats import describe_source, print_machine_format
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, refusal
 from launch.resources import ROOT
-from launch.terminal import echo, notify, print_json
+from launch.terminal import echo, notify
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import parse_trainer
@@ -50,10 +52,11 @@ def lint(argv: list[str]) -> int:
         verdicts += report.verdicts
         for note in report.notes:
             echo(_format_finding(report.file, note), file=sys.stderr)
-    if options.json:
-        print_json(verdicts, indent=1)
-    else:
+    report_format = "json" if options.json else options.format
+    if report_format == "text":
         _print_verdicts(verdicts, schemas)
+    else:
+        print_machine_format(report_format, reports, schemas.checkout)
     return EXIT_REFUSED if _is_refused(reports, strict=options.strict) else EXIT_DONE
 
 
@@ -117,8 +120,8 @@ def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:
         if count:
             counts.append(f"{count} {outcome}")
     commands = "1 command" if len(verdicts) == 1 else f"{len(verdicts)} commands"
-    source = "the lock of the pin (no checkout found)" if checkout is None else checkout.describe()
-    return f"{commands}: {', '.join(counts)}; checked against {source}"
+    source = describe_source(checkout)
+    return f"{commands}: {', '.join(counts)}; launch {__version__} checked against {source}"
 
 
 _OUTCOMES = ((True, "accepted"), (False, "refused"), (None, "undecided"))

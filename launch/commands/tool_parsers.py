@@ -125,13 +125,16 @@ shared folders. It is written to cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else
     return parser
 
 
+LINT_FORMATS = ("text", "json", "github", "sarif")
+
+
 def build_lint_parser() -> VerbParser:
     parser = VerbParser(
-        """launch lint [FILE ...] [--trainer NAME] [--upstream DIR] [--from-lock] [--strict] [--json] [-- COMMAND ...]
+        """launch lint [FILE ...] [--trainer NAME] [--upstream DIR] [--from-lock] [--strict] [--format F] [-- COMMAND]
 
 examples:
   launch lint scripts/train/*.sh docs/
-  launch lint --json job.sbatch | jq '.[] | select(.ok == false)'
+  launch lint --json job.sbatch | jq '.verdicts[] | select(.ok == false)'
   launch lint --trainer finetune configs/sft.yaml
   launch lint --upstream ~/src/open-instruct train.sh
   launch lint -- accelerate launch open_instruct/finetune.py "${ARGS[@]}"
@@ -170,8 +173,10 @@ undecided or was not read; otherwise 0"""
     parser.add(
         "--json",
         action="store_true",
-        help="print a list with one object per command, in file order",
+        help="print one object: the versions, a verdict per command in file order, and notes on files",
     )
+    formats = "text; json: as --json; github: annotations of a GitHub Action; sarif: SARIF 2.1.0"
+    parser.add("--format", default="text", metavar="FORMAT", choices=LINT_FORMATS, help=formats)
     return parser
 
 

@@ -147,19 +147,25 @@ def _refuse_file_of_other_tool(path: Path, document: Mapping[Any, Any]) -> None:
 
     Raises UserError: no_global_header.
     """
-    settings = {str(key): value for key, value in document.items()}
     if any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
         return
+    settings = {str(key): value for key, value in document.items()}
     known = [key for key, value in settings.items() if explain_name(key, str(value))]
     if len(known) < 2:
         return
     message = f"{', '.join(known[:3])} are keys of another tool"
-    overrides, left_out = translate(settings)
-    sentence = "what they are here: {0}"
-    if left_out:
-        sentence += f", which leaves out {', '.join(left_out)}"
-    cure = Fix.of(sentence, f"$ launch plan {shlex.join(overrides)}")
+    command, rest = translate_file(settings)
+    cure = Fix.of(f"what they are here: {{0}}{rest}", command)
     raise refusal("no_global_header", message, f"{path}:1", cure)
+
+
+def translate_file(settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the command that another tool's file is here, as a way out, and a clause about the
+    settings that it leaves out; "" if there are none.
+    """
+    overrides, left_out = translate(settings)
+    rest = f", which leaves out {', '.join(left_out)}" if left_out else ""
+    return f"$ launch plan {shlex.join(overrides)}", rest
 
 
 def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:

@@ -104,6 +104,8 @@ def _explain_unknown_flag(
         return problem
     override = past.instead.get(str(flag.value))
     cure: Fix | str = f"use flags.{past.use}" if past.use else "leave it out"
+    if past.write or past.otherwise:
+        cure = past.replacement(str(flag.value)) or cure
     if override:
         cure = Fix.of("set {0} in its place", Way((override,), f"flags.{name}"))
     message = f"{problem.message}: {past.message}"

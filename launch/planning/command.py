@@ -22,6 +22,7 @@ from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.rlvr import verifier_option
 from launch.planning.stage_model import continues_adapter
+from launch.worker.moves import follow_shim, path_at_pin
 
 # How many seconds a node waits for the others to start. Torch's default of 600
 # (static_tcp_rendezvous.py:28) is too short when hundreds of nodes read Python from one file system.
@@ -35,7 +36,7 @@ def trainer_entry(trainer: TrainerConfig, checkout: Path | None) -> str:
     if trainer.family == Family.trl:
         return trainer.entry
     folder = checkout or Path("external/open-instruct")
-    return str(folder / trainer.entry)
+    return str(folder / follow_shim(folder, path_at_pin(trainer.entry)))
 
 
 def build_command(

@@ -122,6 +122,76 @@ def _suggest_key(name: str, spec: KeySpec, root: KeySpec) -> str:
     return "delete it: it has no effect"
 
 
+# The settings that accelerate refuses beside `deepspeed_config_file` (accelerate 1.15,
+# utils/dataclasses.py:1507), by their names in `deepspeed_config`.
+_IN_DEEPSPEED_FILE = (
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_optimizer_nvme_path",
+    "offload_param_nvme_path",
+    "zero3_save_16bit_model",
+)
+
+
+def conflicting_keys(
+    config: Mapping[str, Any], *, has_deepspeed_file: bool = False, precision_given: bool = True
+) -> list[str]:
+    """Return the settings of an accelerate file that must be in the DeepSpeed file that it names.
+
+    `has_deepspeed_file` is whether the command line names one, and `precision_given` whether it sets
+    the precision, which the file's then does not.
+    """
+    settings = config.get("deepspeed_config")
+    if config.get("distributed_type") != "DEEPSPEED" or not isinstance(settings, Mapping):
+        return []
+    if not (has_deepspeed_file or settings.get("deepspeed_config_file")):
+        return []
+    names = [name for name in _IN_DEEPSPEED_FILE if name in settings]
+    if not precision_given and config.get("mixed_precision") is not None:
+        names.append("mixed_precision")
+    return names
+
+
+def named_deepspeed_file(config: Mapping[str, Any]) -> str | None:
+    """Return the DeepSpeed file that an accelerate file names."""
+    settings = config.get("deepspeed_config")
+    name = settings.get("deepspeed_config_file") if isinstance(settings, Mapping) else None
+    return name if isinstance(name, str) and name else None
+
+
+def _find_conflicts(
+    config: Mapping[str, Any], keys: LibraryKeys, where: str, positions: Positions
+) -> Iterator[Finding]:
+    """Yield the problem of an accelerate file that sets what the DeepSpeed file has to."""
+    names = conflicting_keys(config) if keys.library == "accelerate" else []
+    if names:
+        message = f"{keys.release} refuses {', '.join(names)} beside deepspeed_config_file"
+        line = positions.of(("deepspeed_config", names[0]))
+        place = f"{where}:{line}" if line else where
+        cure = "set them in the DeepSpeed file only"
+        yield Finding.error("conflicting_accelerate_keys", message, place, cure)
+
+
+def cannot_save_model(config: Mapping[str, Any], library: str) -> bool:
+    """Return whether ZeRO-3 leaves the weights apart, so that the model can't be saved at the end.
+
+    accelerate refuses to gather them (accelerator.py:4087) unless it is told to; transformers saves
+    a checkpoint of DeepSpeed instead. Unset, it is false.
+    """
+    if library == "deepspeed":
+        zero = config.get("zero_optimization")
+        stage, gathers = "stage", "stage3_gather_16bit_weights_on_model_save"
+    elif named_deepspeed_file(config):
+        return False  # that file decides
+    else:
+        zero = config.get("deepspeed_config")
+        stage, gathers = "zero_stage", "zero3_save_16bit_model"
+    return isinstance(zero, Mapping) and zero.get(stage) == 3 and not zero.get(gathers)
+
+
 class _UnusableConfigError(Exception):
     """A file is not a configuration of its library."""
 
@@ -155,7 +225,16 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Finding]:
         where = f"{path}:{positions.of(key)}"
         cure = "remove one of them"
         problems.append(Finding.error(f"duplicate_{library}_key", message, where, cure))
+    problems += _find_conflicts(config, keys, str(path), positions)
     return problems + check_config(config, keys, str(path), positions)
+
+
+def read_config_file(path: Path, library: str) -> Mapping[str, Any] | None:
+    """Return the content of a configuration file; None if it cannot be used."""
+    try:
+        return _parse_config(_read_text(path), library, is_json=path.suffix == ".json")
+    except _UnusableConfigError:
+        return None
 
 
 def _read_text(path: Path) -> str:

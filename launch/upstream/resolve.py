@@ -19,6 +19,7 @@ from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.rules.source import find_differing
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, TRL
+from launch.worker.moves import follow_shim
 
 _MAX_NAMED = 5  # unverified flags in a sentence
 
@@ -85,7 +86,10 @@ def resolve_schema(
 
         script_root = None if trainer in TRL else code.root  # TRL's scripts are modules
         try:
-            schema = capture_schema(ENTRIES[trainer], script_root, python)
+            entry = ENTRIES[trainer]
+            if script_root is not None:
+                entry = follow_shim(script_root, entry)
+            schema = capture_schema(entry, script_root, python)
             return ResolvedSchema(schema, live=True)
         except UserError as error:
             (problem,) = error.problems

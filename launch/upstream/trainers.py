@@ -9,9 +9,10 @@ from typing import Any
 
 from launch.errors import did_you_mean, refusal
 from launch.resources import CONFIGS
+from launch.worker.moves import known_path, path_at_pin
 
 OPEN_INSTRUCT = {
-    name: f"open_instruct/{name}.py"
+    name: path_at_pin(f"open_instruct/{name}.py")
     for name in (
         "finetune",
         "dpo_tune_cache",
@@ -40,8 +41,12 @@ def trainer_name(script: str) -> str | None:
     """
     if script in ENTRIES:
         return script
+    by_new_name = PurePosixPath(known_path(f"open_instruct/{script}.py")).stem
+    if by_new_name in OPEN_INSTRUCT:  # what upstream calls it since it has moved
+        return by_new_name
     for name, entry in ENTRIES.items():
-        if script in (entry, entry.removesuffix(".py").replace("/", ".")):
+        paths = {entry, known_path(entry)}
+        if script in paths | {path.removesuffix(".py").replace("/", ".") for path in paths}:
             return name
     path = PurePosixPath(script.replace("\\", "/"))
     if path.suffix != ".py":
@@ -49,7 +54,8 @@ def trainer_name(script: str) -> str | None:
     if path.parts[-3:-1] == ("trl", "scripts"):
         name = f"trl_{path.stem}"
         return name if name in TRL else None
-    return path.stem if path.stem in OPEN_INSTRUCT else None
+    stem = PurePosixPath(known_path(f"open_instruct/{path.name}")).stem
+    return stem if stem in OPEN_INSTRUCT else None
 
 
 def parse_trainer(script: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .moves import known_name
+
 _MOST_ERRORS = 4  # of a chain: the root, and the outermost ones
 _MOST_PACKAGES = 6  # of each
 _MESSAGE_BYTES = 600  # of each, as JSON: an event has one page for all of them
@@ -28,7 +30,8 @@ class TrainerProgram:
 
     @property
     def script_name(self) -> str:
-        return Path(self.script or "").name
+        """The name by which this project knows the script, also where upstream has moved it."""
+        return known_name(Path(self.script or "").name)
 
     def flag(self, name: str) -> str | None:
         """Return the value of `--name VALUE` or `--name=VALUE`; None without the flag.

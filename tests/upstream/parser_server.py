@@ -3,9 +3,10 @@ lines that it receives.
 
     python parser_server.py ENTRY [ROOT]
 
-One JSON object per line. In: {"argv": [...]}, {"describe": true} or {"help": true}. Out: argparse's
-result ("parse": null or the error), the remaining arguments, what the dataclasses raised, and the
-values; every action; or the help of each.
+One JSON object per line. In: {"argv": [...]}, {"describe": true}, {"help": true}, {"whole": [...]} or
+{"trl_command": ["sft", ...]}. Out: argparse's result ("parse": null or the error), the remaining
+arguments, what the dataclasses raised, and the values; every action; the help of each; or what the
+script's own call, or TRL's command, raised.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class _Server(program._Capture):
             with contextlib.redirect_stdout(io.StringIO()):
                 if request.get("describe"):
                     answer = _describe(parser)
+                elif "whole" in request:
+                    answer = _parse_whole(parser, request["whole"])
+                elif "trl_command" in request:
+                    answer = _run_trl_command(request["trl_command"])
                 elif request.get("help"):
                     answer = {
                         action.dest: action.help
@@ -101,6 +106,36 @@ def _parse(parser: Any, argv: list[str]) -> dict[str, Any]:
     except Exception as problem:
         raised = f"{type(problem).__name__}: {problem}"
     return {"parse": None, "left": left, "raised": raised, "values": values}
+
+
+def _parse_whole(parser: Any, argv: list[str]) -> dict[str, Any]:
+    """Parse as the script does, with the YAML file of the command."""
+    before = [(action, action.default, action.required) for action in parser._actions]
+    sys.argv = [sys.argv[0], *argv]
+    try:
+        if hasattr(parser, "parse_args_and_config"):
+            parser.parse_args_and_config(argv, fail_with_unknown_args=False)
+        else:
+            parser.parse()
+    except (Exception, SystemExit) as refused:
+        return {"raised": f"{type(refused).__name__}: {refused}"}
+    finally:  # a file of TRL replaces the parser's defaults
+        for action, default, required in before:
+            action.default, action.required = default, required
+    return {"raised": None}
+
+
+def _run_trl_command(argv: list[str]) -> dict[str, Any]:
+    """Run `trl ...` up to the place where accelerate would start the script."""
+    from trl.cli import accelerate_launcher
+    from trl.cli.main import main
+
+    accelerate_launcher.launch_training_script.__kwdefaults__["launch_command_fn"] = lambda _: None
+    try:
+        main(argv)
+    except (Exception, SystemExit) as refused:
+        return {"raised": f"{type(refused).__name__}: {refused}"}
+    return {"raised": None}
 
 
 if __name__ == "__main__":

@@ -181,9 +181,9 @@ def test_every_synonym_of_the_hints_is_a_real_flag() -> None:
         ("finetune", "beta", None, "not of finetune"),
         (
             "open_instruct/finetune.py",
-            "train_file",
+            "run_name",
             None,
-            "was removed upstream in #641 (2025-04-08)",
+            "was removed upstream in #747",
         ),
     ],
 )
@@ -230,3 +230,42 @@ def test_an_older_checkout_gets_the_older_names() -> None:
     added = explain_unknown_flag("dpo_tune_cache", "cp_degree", old_flags)
     assert added is not None
     assert "was added upstream in #" in added.message
+
+
+# Removed flags without which a trainer trains the same: names of folders and runs, trackers, speed,
+# evaluation, and settings that never had an effect.
+HARMLESS = {
+    "overwrite_output_dir", "saved_tokenizer_type", "run_name", "eval_freq", "num_evals", "report_to",
+    "accumulate_inference_batches_timeout", "fill_completions", "inference_batch_size",
+    "use_fp8_kv_cache", "update_progress_every", "allow_world_padding", "pipeline_parallel_degree",
+    "add_seed_and_date_to_exp_name", "shuffle_eval_dataset", "use_flash_attn", "batched", "num_proc",
+    "load_from_cache_file", "ncols",
+    # of a class that reward_modeling shared with other trainers, and did not read itself
+    "sft_messages_key", "ground_truths_key", "dataset_source_key", "binary_messages_key", "label",
+    "convert_preference_to_binary_dataset", "train_only_on_prompt",
+}  # fmt: skip
+
+
+def test_a_removed_flag_that_changes_the_training_is_never_just_left_out() -> None:
+    for change in load_ledger().entries:
+        if change.kind != "removed" or change.flag in HARMLESS:
+            continue
+        for trainer in change.trainers:
+            if (change.flag, trainer) == ("reduce_loss", "dpo_tune_cache"):
+                continue  # it never had an effect there
+            known = locked_schema(trainer).fields
+            explained = explain_unknown_flag(trainer, change.flag, known)
+            assert explained is not None
+            assert explained.use or explained.changes_training, (trainer, change.flag)
+            assert explained.cure != "delete it", (trainer, change.flag)
+
+
+def test_what_is_written_in_place_of_a_removed_flag_exists() -> None:
+    for flag, trainer, line in (
+        ("train_file", "finetune", "write --dataset_mixer_list a.jsonl 1.0"),
+        ("train_file", "dpo_tune_cache", "write --mixer_list a.jsonl 1.0"),
+        ("cliprange", "grpo_fast", "write --clip_lower a.jsonl --clip_higher a.jsonl"),
+    ):
+        explained = explain_unknown_flag(trainer, flag, locked_schema(trainer).fields)
+        assert explained is not None
+        assert explained.replacement("a.jsonl") == line

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.check.lint.accelerate_options import (
     check_named_files,
     drop_launcher_flags,
+    find_file,
     named_files,
     read_launcher_flags,
 )
+from launch.check.lint.config_files import ConfigFile, read_config
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
 from launch.check.lint.flag_rules import GivenFlags, find_warnings
 from launch.check.lint.schemas import TrainerSchemas
@@ -24,19 +26,24 @@ from launch.check.lint.trainer_commands import (
     error,
     warning,
 )
-from launch.config.yaml_nodes import Scalar, load_yaml, resolve_alias
-from launch.errors import UserError
+from launch.config.yaml_nodes import Scalar, resolve_alias
+from launch.errors import UserError, did_you_mean
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.contradictions import unchecked_code
-from launch.upstream.rules.parser import ArgvToken
+from launch.upstream.rules.parser import ArgvToken, list_options
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding, Fix
-from launch.worker.json_codec import versioned
+from launch.worker.json_codec import to_json
 
+# The flags whose values are names of a table of the schema, and the table.
+_NAMES = {
+    "dataset_transform_fn": "dataset_transform_fn",
+    "transform_fn": "dataset_transform_fn",
+    "get_tokenizer_fn": "get_tokenizer_fn",
+}
 # Maps an argument's index to its line; None stands for the command itself.
 LineAt = Callable[[int | None], int]
-MAX_CONFIG = 1_000_000  # bytes of a `--config` file
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class LintVerdict:
         return [finding for finding in self.findings if not finding.stops]
 
     def as_json(self) -> dict[str, Any]:
-        fields = {
+        fields: dict[str, Any] = {
             "file": self.file,
             "line": self.line,
             "script": self.script,
@@ -69,7 +76,7 @@ class LintVerdict:
             "warnings": self.warnings,
             "unchecked": self.unchecked,
         }
-        return versioned(fields)
+        return {name: to_json(value) for name, value in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,18 @@ class CommandChecker:
     def check_command(self, file: str, command: TrainerCommand) -> LintVerdict:
         """Check a command of a file."""
         arguments = command.arguments
-        launcher_flags: Mapping[str, bool] | None = {}
+        # Only `trl sft` passes unknown keys of its file on to accelerate.
+        passed_on = None
         # `trl sft` passes on the options that it does not define (trl/cli/commands/training.py).
         if command.takes_accelerate_options:
             launcher_flags = read_launcher_flags(self.schemas.packages)
             trainer_flags = self.schemas.fields(command.trainer)
-            arguments = drop_launcher_flags(arguments, launcher_flags or {}, trainer_flags)
-        verdict = self._check(file, command.line, command.trainer, arguments)
-        if launcher_flags is None:
-            verdict = _leave_undecided(verdict)
+            arguments = drop_launcher_flags(arguments, launcher_flags, trainer_flags)
+            passed_on = {name.removeprefix("--") for name in launcher_flags}
+        verdict = self._check(file, command.line, command.trainer, arguments, passed_on)
         in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
         ok = verdict.ok
-        if in_files:
+        if any(finding.stops for finding in (*in_files, *command.notes)):
             ok = False
         elif ok and command.is_truncated:
             ok = None
@@ -119,8 +126,17 @@ class CommandChecker:
         return replace(verdict, ok=False, findings=tuple(findings))
 
     def _check(
-        self, file: str, line: int, trainer: TrainerScript, arguments: tuple[Argument, ...]
+        self,
+        file: str,
+        line: int,
+        trainer: TrainerScript,
+        arguments: tuple[Argument, ...],
+        passed_on: Collection[str] | None = None,
     ) -> LintVerdict:
+        """Check the trainer's own arguments.
+
+        `passed_on` are the keys of a YAML file that the trainer passes on to another program.
+        """
         try:
             schema = self.schemas.load(trainer)
         except UserError as refusal:
@@ -130,8 +146,9 @@ class CommandChecker:
             ]
             return LintVerdict(file, line, trainer.script, None, tuple(reasons))
         tokens = [_as_token(argument) for argument in arguments]
-        config = self._load_config(schema, file, arguments)
-        report = check_argv(schema, tokens, config)
+        config_file = _find_config(schema, file, arguments)
+        config = None if config_file is None else config_file.values
+        report = check_argv(schema, tokens, config, passed_on)
 
         def line_at(index: int | None) -> int:
             if index is None or index >= len(arguments):
@@ -141,17 +158,25 @@ class CommandChecker:
         findings: list[LintFinding] = []
         for index, problem in report.problems:
             value = _value_of(arguments, index)
-            findings.append(_explain_problem(trainer, schema, problem, line_at(index), value))
+            placed = problem if config_file is None else config_file.with_place(problem)
+            findings.append(_explain_problem(trainer, schema, placed, line_at(index), value))
         # a rule about an absent flag must not apply if an unknown flag may be that flag, misspelt
         has_unknown_flag = any(problem.id == "unknown_flag" for _, problem in report.problems)
         # an unquoted variable may stand for further flags
         may_have_more = any(not (item.is_resolved or item.is_single) for item in arguments)
+        if config_file is not None and config_file.problem is not None:
+            where = config_file.option.removeprefix("--") or None
+            reason = f"the trainer cannot read {config_file.problem}"
+            findings.append(error("bad_config_file", reason, config_file.line, where))
         is_unread = config is None and any(item.text == "--config" for item in arguments)
         is_complete = not (has_unknown_flag or may_have_more or is_unread)
         given = self._given_flags(trainer, schema, report, is_complete, config or {})
         findings.extend(self._find_warnings(given, schema, report, line_at))
+        findings.extend(_possible_unknown_flags(trainer, schema, arguments, passed_on or ()))
         unchecked = unchecked_code(schema)
-        return LintVerdict(file, line, trainer.script, report.ok, tuple(findings), unchecked)
+        is_refused = any(finding.stops for finding in findings)
+        ok = False if is_refused else report.ok
+        return LintVerdict(file, line, trainer.script, ok, tuple(findings), unchecked)
 
     def _given_flags(
         self,
@@ -184,6 +209,7 @@ class CommandChecker:
             if has_positional and finding.id == "mixer_pairs":
                 continue
             yield replace(finding, line=line_at(report.given.get(str(finding.where))))
+        yield from _unknown_names(given, line_at, report)
         args_file = schema.entry.removesuffix(".py") + ".args"
         if checkout and (checkout.root / args_file).is_file():
             message = (
@@ -199,17 +225,18 @@ class CommandChecker:
             for reason in report.undecided:
                 yield warning("undecided", f"not decided: {reason}", line_at(None))
 
-    def _load_config(
-        self, schema: Schema, file: str, arguments: tuple[Argument, ...]
-    ) -> dict[str, Any] | None:
-        """Load the file that TRL's `--config` names, if it exists."""
-        if schema.config_flag:
-            for _, _, path in named_files(arguments, file, ("--config",)):
-                with suppress(OSError, ValueError):
-                    if path.stat().st_size <= MAX_CONFIG:
-                        content = load_yaml(path.read_text(encoding="utf-8"))
-                        return content if isinstance(content, dict) else None
-        return None
+
+def _find_config(schema: Schema, file: str, arguments: tuple[Argument, ...]) -> ConfigFile | None:
+    """Return the YAML file of a command, if it exists: that of TRL's `--config`, or the first
+    argument of the trainers of open-instruct that take one.
+    """
+    if schema.config_flag:
+        for option, line, path in named_files(arguments, file, ("--config",)):
+            return read_config(path, option, line)
+    if schema.yaml_file and arguments and arguments[0].text.endswith(".yaml"):
+        for path in find_file(arguments[0], file):
+            return read_config(path, "", arguments[0].line)
+    return None
 
 
 def _as_token(argument: Argument) -> ArgvToken:
@@ -228,35 +255,60 @@ def _explain_problem(
     """
     message = problem.message
     cure = problem.cure
-    if problem.id in ("unknown_flag", "abbreviated") and problem.where is not None:
+    is_key = problem.id in ("unknown_key", "dropped_key")  # of a YAML file
+    is_unknown = is_key or problem.id in ("unknown_flag", "dropped_flag")
+    if (is_unknown or problem.id == "abbreviated") and problem.where is not None:
         flag = problem.where.replace("-", "_")
         explanation = explain_unknown_flag(trainer.name, flag, schema.fields)
-        if explanation is not None and (explanation.use or problem.id == "unknown_flag"):
+        if explanation is not None and (explanation.use or is_unknown):
             message = f"{message}: {explanation.message}"
-            cure = Fix(f"write --{explanation.use}" if explanation.use else "leave it out")
+            dashes = "" if is_key else "--"
+            cure = Fix(f"write {dashes}{explanation.use}" if explanation.use else "leave it out")
             if value in explanation.instead:
                 cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
+            elif explanation.write or explanation.otherwise or "$" in value:
+                cure = Fix(explanation.replacement(value) or "leave it out")
     report = warning if problem.id == "unverified" else error
     return report(problem.id, message, line, problem.where, cure=cure)
 
 
-def _leave_undecided(verdict: LintVerdict) -> LintVerdict:
-    """Return the verdict where each unknown flag may be an option of accelerate.
+def _unknown_names(given: GivenFlags, line_at: LineAt, report: ArgvReport) -> Iterator[LintFinding]:
+    """Yield the names that open-instruct looks up in a table without them: it fails when it does."""
+    for flag, table in _NAMES.items():
+        known = given.known_names(table)
+        value = given.values.get(flag)
+        for name in value if isinstance(value, list) else [value]:
+            if not known or not isinstance(name, str) or name in known:
+                continue
+            message = f"{given.trainer} has no --{flag} '{name}'"
+            cure = did_you_mean(name, known) or f"choose from {', '.join(known)}"
+            yield warning("unknown_name", message, line_at(report.given.get(flag)), flag, cure=cure)
 
-    It is for a machine on which accelerate is not installed.
-    """
-    message = "not decided: it may be an option of accelerate, which is not installed"
-    undecided: list[LintFinding] = []
-    others: list[LintFinding] = []
-    for finding in verdict.findings:
-        if finding.id == "unknown_flag":
-            undecided.append(warning("undecided", message, finding.line, finding.where))
-        else:
-            others.append(finding)
-    ok = verdict.ok
-    if undecided:
-        ok = False if any(finding.stops for finding in others) else None
-    return replace(verdict, ok=ok, findings=(*others, *undecided))
+
+def _possible_unknown_flags(
+    trainer: TrainerScript,
+    schema: Schema,
+    arguments: Sequence[Argument],
+    passed_on: Collection[str],
+) -> Iterator[LintFinding]:
+    """Yield the unknown flags that a variable may hold, such as those that a branch adds to it."""
+    known = [text for option in list_options(schema) for text in option.strings]
+    seen = set()
+    for argument in arguments:
+        for word in argument.may_hold:
+            flag = word.text.partition("=")[0]
+            if not re.fullmatch(r"--[a-z]\w*(?:-\w+)*", flag):
+                continue
+            name = flag.removeprefix("--")
+            if flag in seen or name in passed_on or any(text.startswith(flag) for text in known):
+                continue
+            seen.add(flag)
+            script = schema.entry.rpartition("/")[2]
+            reason = f"whether {argument.text} holds {flag}, which {script} lacks"
+            history = explain_unknown_flag(trainer.name, name.replace("-", "_"), schema.fields)
+            if history is not None:
+                reason = f"{reason}: {history.message}"
+            yield warning("undecided", f"not decided: {reason}", word.line, name)
 
 
 def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFinding | None:

@@ -7,7 +7,13 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from launch.check.lint.shell_syntax import Argument, Piece, ShellWord, literal_argument
+from launch.check.lint.shell_syntax import (
+    Argument,
+    Piece,
+    ShellWord,
+    literal_argument,
+    parse_parameter,
+)
 from launch.check.lint.variables import Variables
 
 MAX_DEPTH = 20  # levels of variables whose values contain variables
@@ -19,6 +25,12 @@ _EXPANSION = re.compile(r"\$\(\((.{0,200})\)\)", re.DOTALL)  # longer ones are n
 _OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$?\b([A-Za-z_]\w*)\b")
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]+")
 
+# `${X:-1}`; a default with quotes or escapes is not read
+_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*)(:?-)(\$\{[^\"'\\`]*\}|\$\w+|[^$\"'\\`{}]*)\}", re.DOTALL)
+# `$(which trl)`, whose output is the path of the program
+_PROGRAM_PATH = re.compile(
+    r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+([A-Za-z_][\w.+-]*)\s*[)`]"
+)
 _PATTERN = re.compile(r"[*?]|\[[^]]+\]")
 _SPLIT_OR_REPLACED = re.compile(r"[ \t\n*?]|\[[^]]+\]")
 _FIELD = re.compile(r"[ \t\n]+")
@@ -70,13 +82,62 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
             # the content of a substitution is parsed separately, and is not text of this word
             raw = "$_" if piece.source.startswith(("$(", "`", "<(", ">(")) else piece.source
             is_single = piece.quoted and piece.kind != "array"
-            parts = [Argument(piece.source, line, is_resolved=False, is_single=is_single, raw=raw)]
+            unknown = Argument(piece.source, line, is_resolved=False, is_single=is_single, raw=raw)
+            parts = [unknown._replace(may_hold=_possible_words(piece, variables))]
         for index, part in enumerate(parts):
             if index:
                 groups.append([])
             if part is not None:
                 groups[-1].append(part)
     return [_join(parts, line) for parts in groups if parts]
+
+
+def _possible_words(piece: Piece, variables: Variables) -> tuple[Argument, ...]:
+    """Return the literal words of every value that the text gives to an unknown variable."""
+    words: list[Argument] = []
+    if piece.kind in ("variable", "array"):
+        for value in variables.parts.get(piece.text, ()):
+            line = variables.line_of(value.start)
+            if value.elements is None:
+                words += [literal_argument(text, line) for text in value.text.split()]
+            for word in value.elements or ():
+                if all(part.kind == "text" for part in word.pieces):
+                    words.append(literal_argument(word.text, variables.line_of(word.start)))
+    return tuple(words)
+
+
+def _expand_default(
+    piece: Piece, offset: int, variables: Variables, depth: int
+) -> list[Argument | None] | None:
+    """Expand `${X:-1}`: to the value of X if it is known, to the default if the text assigns none.
+
+    The environment may set X; the text as it stands has the default.
+    """
+    match = _DEFAULT.fullmatch(piece.source)
+    if match is None:
+        return None
+    name, operator, default = match.groups()
+    if not variables.is_never_assigned(name, offset):
+        inner = Piece("variable", name, piece.quoted, f"${{{name}}}")
+        parts = _expand_piece(inner, offset, variables, depth + 1)
+        is_empty = parts is not None and not any(part and part.text for part in parts)
+        if not is_empty or operator == "-":
+            return parts
+    return _expand_default_text(default, piece, offset, variables, depth)
+
+
+def _expand_default_text(
+    default: str, piece: Piece, offset: int, variables: Variables, depth: int
+) -> list[Argument | None] | None:
+    """Expand the default of `${X:-1}`."""
+    if default.startswith("$"):
+        inner, end = parse_parameter(default, 0, piece.quoted)
+        return _expand_piece(inner, offset, variables, depth + 1) if end == len(default) else None
+    if not piece.quoted and _SPLIT_OR_REPLACED.search(default):
+        return None
+    if not default:
+        return [literal_argument("", variables.line_of(offset))] if piece.quoted else [None]
+    return [literal_argument(default, variables.line_of(offset))]
 
 
 def _expand_piece(
@@ -89,7 +150,7 @@ def _expand_piece(
     if not piece.text or depth >= MAX_DEPTH or variables.characters > MAX_TOTAL:
         return None
     if piece.kind == "unknown":
-        return _expand_arithmetic(piece, offset, variables, depth)
+        return _expand_unknown(piece, offset, variables, depth)
     value = variables.find_value(piece.text, offset)
     if value is None:
         return None
@@ -111,6 +172,18 @@ def _expand_piece(
     expanded = variables.expanded[piece]
     variables.characters += _count_characters(expanded or ())
     return expanded if variables.characters <= MAX_TOTAL else None
+
+
+def _expand_unknown(
+    piece: Piece, offset: int, variables: Variables, depth: int
+) -> list[Argument | None] | None:
+    """Expand `$(which trl)`, `${X:-1}` and `$((X + 1))`; None for everything else."""
+    program = _PROGRAM_PATH.fullmatch(piece.source)
+    if program is not None:
+        return [literal_argument(program.group(1), variables.line_of(offset))]
+    if piece.source.startswith("${"):
+        return _expand_default(piece, offset, variables, depth)
+    return _expand_arithmetic(piece, offset, variables, depth)
 
 
 def _join_elements(elements: Iterable[Argument | None], line: int) -> Argument:

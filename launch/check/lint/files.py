@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.flag_files import FlagMap, find_flag_maps
+from launch.check.lint.other_tools import find_other_tool
 from launch.check.lint.readers import list_files, scan_file
 from launch.check.lint.shell import find_in_arguments
 from launch.check.lint.shell_syntax import literal_argument
@@ -63,7 +64,14 @@ def check_file(
     `trainer` is the one that YAML files of flags are checked against, None to detect it. `explicit`
     means that the user named this file, rather than a folder that contains it.
     """
-    return _check(str(path), scan_file(path, explicit), checker, trainer)
+    scan = scan_file(path, explicit)
+    if trainer is None and not scan.commands:
+        for documents in scan.documents:
+            of_other_tool = find_other_tool(path, documents)
+            if of_other_tool is not None:
+                unread = replace(scan, documents=(), unfollowed=(*scan.unfollowed, of_other_tool))
+                return _check(str(path), unread, checker)
+    return _check(str(path), scan, checker, trainer)
 
 
 def check_command_line(argv: Sequence[str], checker: CommandChecker) -> FileReport:

@@ -9,12 +9,17 @@ from typing import NamedTuple
 
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainer_commands import (
+    LintFinding,
     TrainerCommand,
     TrainerScript,
+    error,
+    is_trl_example,
     trainer_from_module,
     trainer_from_path,
     trainer_from_trl_command,
+    warning,
 )
+from launch.worker.moves import path_at_pin
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?(?:\.exe)?|(?:py|ipython)")
 _LAUNCHER_MODULES = frozenset(
@@ -32,7 +37,9 @@ _UV_VALUES = re.compile(
     r"config-file|cache-dir|refresh-package|color|link-mode)"
 )
 _PYTHON_VALUES = re.compile(r"-[XW]|--check-hash-based-pycs")
-_TRL_MODULES = frozenset({"trl", "trl.cli", "trl.cli.main"})
+_TRL_MODULE = "trl.cli.main"
+# Packages without a __main__.py, which `python -m` refuses.
+_TRL_PACKAGES = frozenset({"trl", "trl.cli"})
 # Commands that show, search or edit their arguments instead of running them.
 NON_RUNNERS = re.compile(
     r"echo|printf|cat|e?grep|rg|git|sed|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff"
@@ -74,14 +81,40 @@ def _find_trainer_start(arguments: list[Argument]) -> TrainerCommand | None:
         if start.trainer is None:
             continue
         started_by = arguments[start.end - 1].text
+        launcher = arguments[: start.end]
         return TrainerCommand(
             start.trainer,
             arguments[0].line,
             tuple(arguments[start.end :]),
+            notes=tuple(_notes_on_start(launcher)),
+            # it may have other flags than the script that replaced it
+            is_truncated=is_trl_example(started_by),
             takes_accelerate_options=start.trainer.name == f"trl_{started_by}",
-            launcher=tuple(arguments[: start.end]),
+            launcher=tuple(launcher),
         )
     return None
+
+
+def _notes_on_start(launcher: Sequence[Argument]) -> Iterator[LintFinding]:
+    """Yield what is wrong with the way in which a trainer is started."""
+    started_by = launcher[-1]
+    path = f"open_instruct/{started_by.base.removeprefix('open_instruct.').removesuffix('.py')}.py"
+    if path_at_pin(path) != path:
+        message = f"upstream has moved {path}, whose old name works for one release"
+        cure = f"write {path_at_pin(path)}"
+        yield warning("moved_script", message, started_by.line, cure=cure)
+    if is_trl_example(started_by.text):
+        name = started_by.base.removesuffix(".py")
+        message = (
+            f"TRL's repository has this script in trl/scripts/{name}.py, whose flags are checked; "
+            "the old file only names the new place"
+        )
+        yield warning("moved_script", message, started_by.line, cure=f"write trl {name}")
+    for before, module in pairwise(launcher):
+        if before.text in ("-m", "--module") and module.text in _TRL_PACKAGES:
+            message = f"'{module.text}' is a package that Python cannot run: it has no __main__.py"
+            cure = f"write -m trl.scripts.{started_by.text}"
+            yield error("not_a_module", message, module.line, cure=cure)
 
 
 def command_name(arguments: Sequence[Argument]) -> Argument | None:
@@ -188,6 +221,8 @@ def split_at_separators(arguments: Sequence[Argument]) -> list[list[Argument]]:
 
 def only_reads_arguments(name: Argument, arguments: Sequence[Argument]) -> bool:
     """Return True if the command of this name only shows, searches or edits its arguments."""
+    if name.base == "command":  # `command -v python` prints a path
+        return any(argument.text in ("-v", "-V") for argument in arguments[1:2])
     runs = name.base == "find" and any(argument.text.startswith(_RUNNING) for argument in arguments)
     return name.is_resolved and not runs and NON_RUNNERS.fullmatch(name.base) is not None
 
@@ -249,7 +284,7 @@ def _match_module(arguments: Sequence[Argument], index: int) -> _Start:
     module = arguments[index].text.removeprefix("-m")
     if module in _LAUNCHER_MODULES:
         return _match_launcher(arguments, index + 1)
-    if module in _TRL_MODULES:
+    if module == _TRL_MODULE or module in _TRL_PACKAGES:
         return _match_trl(arguments, index + 1)
     return _Start(trainer_from_module(module), index + 1, not arguments[index].is_resolved)
 
@@ -268,8 +303,13 @@ def _match_launcher(arguments: Sequence[Argument], index: int) -> _Start:
     for end, argument in enumerate(arguments[index:], index + 1):
         text = argument.text
         is_unknown |= not argument.is_resolved
+        is_trl = (
+            text == _TRL_MODULE or text in _TRL_PACKAGES if is_module else argument.base == "trl"
+        )
         if text in ("-m", "--module"):
             is_module = True
+        elif is_trl:  # also the program itself: `accelerate launch $(which trl) sft`
+            return _match_trl(arguments, end)
         elif is_module:
             trainer = trainer_from_module(text)
             if trainer is not None:

@@ -125,6 +125,8 @@ class Argument(NamedTuple):
     is_single: bool = True  # False if it may become any number of words, including none
     prefix: str = ""  # the literal text before the first unknown part
     raw: str = ""  # the text with the line continuations of its double quotes, for counting lines
+    # for an unknown variable: the words that the text puts into it somewhere
+    may_hold: tuple[Argument, ...] = ()
 
     @property
     def base(self) -> str:

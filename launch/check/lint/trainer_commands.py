@@ -11,19 +11,23 @@ from typing import Any
 from launch.check.lint.shell_syntax import Argument
 from launch.config.yaml_nodes import Node
 from launch.worker.finding import Finding, Fix, Severity
+from launch.worker.moves import known_name, path_at_pin
 
 # A text without any of these cannot start a trainer; checked before a file is parsed as shell.
 MARKER = re.compile(
-    r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b"
-    r"|\bopen_instruct\.\w|\btrl\.|\btrl\s+\w|trl['\"]"
+    r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft(?:_deepspeed)?)\.py\b"
+    r"|\bopen_instruct\.\w|\btrl\.|\btrl[)`]?\s+\w|trl['\"]"
 )
 # A whole text is parsed with less: it may put the name of a trainer together.
 HINT = re.compile(rf"{MARKER.pattern}|open_instruct\b")
 
 _LAUNCHER = re.compile(r"\b(?:python[0-9.]*|accelerate|torchrun|deepspeed|uv|trl)\b")
 
-_NAME = r"(?:\w+_)?finetune|dpo(?:_tune\w*)?|(?:online_)?dpo_vllm\w*|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
-_NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test)")
+_NAME = (
+    r"(?:\w+_)?finetune|sft(?:_deepspeed)?|dpo(?:_tune\w*|_deepspeed)?|(?:online_)?dpo_vllm\w*"
+    r"|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
+)
+_NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test|_harness)")
 _SAME_FOLDER = re.compile(r"/(?:\.?/)+")
 _SCRIPT = re.compile(rf"(?:.*/)?open_instruct/({_NAME})\.py")
 _MODULE = re.compile(rf"(?:\w+\.)*open_instruct\.({_NAME})")
@@ -31,6 +35,8 @@ _MODULE = re.compile(rf"(?:\w+\.)*open_instruct\.({_NAME})")
 # project.
 _BARE = re.compile(r"(?:\./)?(dpo_tune_cache|olmo_core_finetune|grpo_fast)\.py")
 _TRL_SCRIPT = re.compile(r"(?:.*/)?trl/scripts/(\w+)\.py")
+# Until TRL moved them to trl/scripts, its repository had the scripts here.
+_TRL_EXAMPLE = re.compile(r"(?:.*/)?examples/scripts/(sft|dpo|grpo|kto|rloo|orpo)\.py")
 _TRL_MODULE = re.compile(r"trl\.scripts\.(\w+)")
 _TRL_COMMANDS = frozenset({"sft", "dpo", "grpo", "kto", "orpo", "reward", "rloo"})
 
@@ -50,7 +56,7 @@ class TrainerScript:
         """The script as the output shows it: open_instruct/finetune.py, trl.scripts.sft."""
         if self.is_trl:
             return f"trl.scripts.{self.name.removeprefix('trl_')}"
-        return f"open_instruct/{self.name}.py"
+        return path_at_pin(f"open_instruct/{self.name}.py")
 
 
 def starts_trainer(text: str) -> bool:
@@ -61,7 +67,13 @@ def starts_trainer(text: str) -> bool:
 def trainer_from_path(text: str) -> TrainerScript | None:
     """Return the trainer at a script's path, None if it is not one."""
     text = _SAME_FOLDER.sub("/", text)
-    return _recognise(_SCRIPT.fullmatch(text) or _BARE.fullmatch(text), _TRL_SCRIPT.fullmatch(text))
+    trl_script = _TRL_SCRIPT.fullmatch(text) or _TRL_EXAMPLE.fullmatch(text)
+    return _recognise(_SCRIPT.fullmatch(text) or _BARE.fullmatch(text), trl_script)
+
+
+def is_trl_example(text: str) -> bool:
+    """Return True for a script that TRL's repository had in `examples/scripts`."""
+    return _TRL_EXAMPLE.fullmatch(_SAME_FOLDER.sub("/", text)) is not None
 
 
 def trainer_from_module(text: str) -> TrainerScript | None:
@@ -75,7 +87,9 @@ def _recognise(
     """Return the trainer that group 1 of a match names: of open-instruct, or else of TRL."""
     if open_instruct is not None:
         name = open_instruct.group(1)
-        return None if _NOT_TRAINERS.fullmatch(name) else TrainerScript(name)
+        if _NOT_TRAINERS.fullmatch(name):
+            return None
+        return TrainerScript(known_name(f"{name}.py").removesuffix(".py"))
     return None if trl is None else trainer_from_trl_command(trl.group(1))
 
 
@@ -98,13 +112,15 @@ def find_trainer(text: str) -> TrainerScript | None:
 
 @dataclass(frozen=True)
 class LintFinding(Finding):
-    """A finding about a line of a file. `where` is the flag that it concerns, without dashes."""
+    """A finding about a line of a file. `where` is the flag that it concerns, without dashes.
+
+    Its JSON is that of every finding, with the line.
+    """
 
     line: int = 1
 
     def as_json(self) -> dict[str, Any]:
-        message = f"{self.message}; {self.cure}" if self.cure else self.message
-        return {"kind": self.id, "message": message, "line": self.line, "flag": self.where}
+        return {"line": self.line, **super().as_json()}
 
 
 def _find(

@@ -2,7 +2,8 @@
 
 A variable is known at a use if the text assigns it exactly once, at the top level (no loop, branch,
 function, substitution, pipeline), before the use, and nothing in between could assign it invisibly
-(`source`, `eval`). Any other variable is unknown, which is always safe.
+(`source`, `eval`). What `+=` appends at the top level counts as a part of that assignment. Any other
+variable is unknown, which is always safe.
 
 All variables of a text are unknown if it has a nameref, or a function that assigns a name which it
 computes. If a text assigns IFS, the words that IFS splits are unknown.
@@ -46,6 +47,8 @@ _EXPRESSION = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)")
 _SUBSCRIPT = re.compile(r"\[[^]@*]|:[^-+=?]")
 # Variables that bash assigns.
 _SPECIAL = re.compile(r"S?RANDOM|SECONDS|LINENO|EPOCH\w+|(?:OLD)?PWD|REPLY|OPTARG|OPTIND")
+# Variables that nearly every environment sets.
+_ALWAYS_SET = re.compile(r"HOME|USER|LOGNAME|PATH|SHELL|TERM|HOSTNAME|LANG|TMPDIR|IFS")
 _LIST = re.compile(r"\$\{?[@*]")
 _PARAMETER = re.compile(r"\$\{?[@*1-9]")
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
@@ -61,6 +64,8 @@ class Variables:
     values: dict[str, ShellWord] = field(default_factory=dict)
     # The names that are assigned twice, or not at the top level.
     unknown: set[str] = field(default_factory=set)
+    # Every value that the text gives to a name, wherever it stands.
+    parts: dict[str, list[ShellWord]] = field(default_factory=dict)
     # Offsets where any variable may be assigned invisibly.
     barriers: list[int] = field(default_factory=list)
     expanded: dict[Piece, list[Argument | None] | None] = field(default_factory=dict)
@@ -87,6 +92,13 @@ class Variables:
         first_barrier = bisect_right(self.barriers, value.start)
         barriers_between = bisect_right(self.barriers, offset) - first_barrier
         return None if barriers_between else value
+
+    def is_never_assigned(self, name: str, offset: int) -> bool:
+        """Return whether the text leaves `name` to the environment, up to its use at `offset`."""
+        if self.is_opaque or name in self.unknown or name in self.values:
+            return False
+        is_from_shell = _SPECIAL.fullmatch(name) or _ALWAYS_SET.fullmatch(name)
+        return not is_from_shell and not bisect_right(self.barriers, offset)
 
 
 def collect_variables(
@@ -306,10 +318,36 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
         expression = _EXPRESSION.match(value.text)
         if expression:  # arithmetic may evaluate the value
             variables.unknown.add(expression.group(1))
-        is_plain = subscript is None and plus is None and head.kind == "text"
-        if name in variables.values or not (is_reliable and is_plain):
+        variables.parts.setdefault(name, []).append(value)
+        is_plain = subscript is None and head.kind == "text"
+        is_certain = is_reliable and is_plain
+        if plus and is_certain:
+            appended = _append(variables, name, value)
+            is_certain = appended is not None
+            value = appended or value
+        elif name in variables.values:
+            is_certain = False
+        if not is_certain:
             variables.unknown.add(name)
         variables.values[name] = value
+
+
+def _append(variables: Variables, name: str, value: ShellWord) -> ShellWord | None:
+    """Return the known value of `name` with what `+=` appends; None if it is not known before.
+
+    The result counts as assigned where it is appended.
+    """
+    before = variables.values.get(name)
+    if before is None or name in variables.unknown:
+        return None
+    if any(before.start < barrier <= value.start for barrier in variables.barriers):
+        return None
+    if (before.elements is None) != (value.elements is None):
+        return None
+    elements = None
+    if before.elements is not None and value.elements is not None:
+        elements = (*before.elements, *value.elements)
+    return ShellWord(value.start, (*before.pieces, *value.pieces), elements)
 
 
 def _names_trainer(value: ShellWord, variables: Variables) -> bool:

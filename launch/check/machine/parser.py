@@ -14,6 +14,7 @@ from launch.upstream.capture.start import ask_parser
 from launch.upstream.resolve import version_difference
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.worker.finding import Finding, Fix
+from launch.worker.moves import follow_shim, path_at_pin
 from launch.worker.patches import olmo_core
 
 
@@ -33,8 +34,9 @@ def parser_accepts(plan: Plan, host: Host) -> Finding:
     python = plan.command[0]
     if interpreter_has_packages.judge(plan, host).severity == "fail":
         return skipped("the trainer's packages are missing")
+    entry = path_at_pin(trainer.entry)
     verdict = ask_parser(
-        trainer.entry,
+        follow_shim(root, entry) if root else entry,
         root,
         python,
         plan.command[plan.command.index("--") + 1 :],

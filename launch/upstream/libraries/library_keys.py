@@ -69,6 +69,8 @@ class LibraryKeys:
     library: str
     version: str
     spec: KeySpec
+    # of accelerate: the options of `accelerate launch`, and whether each takes a value
+    options: Mapping[str, bool] = field(default_factory=dict)
     installed: str | None = None  # the installed version
 
     @property

@@ -28,6 +28,8 @@ _ENTRY_SCRIPTS = (
     "open_instruct/finetune.py",
     "open_instruct/dpo_tune_cache.py",
     "open_instruct/grpo_fast.py",
+    "open_instruct/sft_deepspeed.py",
+    "open_instruct/dpo_deepspeed.py",
 )
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MAX_SYMBOLIC_REFS = 5  # git's own limit (refs.c, SYMREF_MAXDEPTH)

@@ -7,8 +7,9 @@ renamed `dataset_mixer_list` to `mixer_list`, and finetune still has the old nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -75,13 +76,32 @@ class Explanation:
     removed: bool = False
     # the override of launch that does the same, by the flag's value
     instead: Mapping[str, str] = field(default_factory=dict)
+    write: str | None = None  # the flags that do the same, with {value} for its value
+    otherwise: str | None = None  # what decides now, where no flag does the same
+
+    @property
+    def changes_training(self) -> bool:
+        """Whether leaving the flag out trains something else."""
+        return bool(self.write or self.otherwise or self.instead)
 
     @property
     def cure(self) -> str | None:
         """The name to write instead, or to delete the flag; None if neither applies."""
         if self.use:
             return f"write '{self.use}'"
+        if self.changes_training:
+            return self.replacement("VALUE")
         return "delete it" if self.removed else None
+
+    def replacement(self, value: str) -> str | None:
+        """Return what to do in place of a removed flag whose leaving out changes the training."""
+        if self.write:
+            return f"write {self.write.replace('{value}', value or 'VALUE')}"
+        if self.otherwise:
+            return self.otherwise
+        for old, override in self.instead.items():
+            return f"for '{old}', {override} of launch does it; any other value can be left out"
+        return None
 
 
 @cache
@@ -133,7 +153,10 @@ def _explain_by_own_history(
             yield Explanation(f"'{flag}' was renamed to '{current_name}' {past}", current_name)
         elif last_change.kind == "removed":
             message = f"'{flag}' was removed {past}"
-            yield Explanation(message, removed=True, instead=last_change.instead or {})
+            instead = last_change.instead or {}
+            yield _with_replacement(
+                Explanation(message, removed=True, instead=instead), flag, known_flags
+            )
     earlier_name = flag
     added_by = None
     for entry in reversed(entries):
@@ -182,7 +205,27 @@ def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> It
         if (entry.kind, entry.flag) == ("removed", flag):
             note = f": {entry.note}" if entry.note else ""
             removed = f"it was removed from {_listed(entry.trainers)} in {entry.change}{note}"
-            yield Explanation(f"{name} never had '{flag}'; {removed}", removed=True)
+            never = Explanation(f"{name} never had '{flag}'; {removed}", removed=True)
+            yield _with_replacement(never, flag, known_flags)
+
+
+def _with_replacement(
+    explanation: Explanation, flag: str, known_flags: Collection[str]
+) -> Explanation:
+    """Return the explanation with what does the same as a removed flag, by flags of the trainer."""
+    known = _replacements().get(flag, {})
+    for line in known.get("write", ()):
+        names = re.findall(r"--(\w+)", line)
+        if all(name in known_flags for name in names):
+            return replace(explanation, write=line)
+    return replace(explanation, otherwise=known.get("otherwise"))
+
+
+@cache
+def _replacements() -> Mapping[str, Mapping[str, Any]]:
+    """Return the removed flags whose leaving out changes the training (read once per process)."""
+    replacements: Mapping[str, Mapping[str, Any]] = load_json(HINTS_FILE)["changes_training"]
+    return replacements
 
 
 def _listed(names: Sequence[str], verb: str = "") -> str:

@@ -1,18 +1,21 @@
 """Check a trainer's command line by the rules of its parser, and report every problem at once.
 
-Two rules are stricter than argparse: `abbreviated` (argparse completes a unique prefix) and
-`duplicate` (argparse uses the last value).
+Some rules are stricter than the parsers: `abbreviated` (argparse completes a unique prefix),
+`duplicate` (argparse uses the last value), and about YAML files `dropped_key` (TRL's scripts drop an
+unknown key of a `--config` file), `dropped_flag` (open-instruct's drop an unknown flag after the file)
+and `wrong_type` (neither checks that a list is no number).
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from launch.errors import UserError, nearest
+from launch.upstream.rules.config_file import find_config_problems, find_file_values
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.conversion import (
     EXPECTED_VALUES,
@@ -27,7 +30,7 @@ from launch.upstream.rules.values import unverified_message
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding
 
-_STRICTER = ("abbreviated", "duplicate")
+_STRICTER = ("abbreviated", "duplicate", "dropped_key", "dropped_flag", "wrong_type")
 
 
 @dataclass(kw_only=True)
@@ -36,7 +39,9 @@ class ArgvReport:
 
     # (index, problem); the index is that of the token, and None for missing flags and combinations.
     # `where` is the flag, without dashes. Ids: unknown_flag, unverified, abbreviated, duplicate,
-    # bad_type, bad_choice, missing_value, missing_required, positional, contradiction
+    # bad_type, bad_choice, missing_value, missing_required, positional, contradiction, and about a
+    # YAML file: unknown_key, dropped_key, bad_value, wrong_type, dropped_flag,
+    # not_joined
     problems: list[tuple[int | None, Finding]] = field(default_factory=list)
     rejected: bool | None = False  # whether argparse refuses it; None if undecided
     # the value of each given flag by its field's name; a list for `+`, `UNKNOWN` if it can't be
@@ -69,17 +74,21 @@ class ArgvReport:
 
 
 def check_argv(
-    schema: Schema, argv: Sequence[str | ArgvToken], config: Mapping[str, Any] | None = None
+    schema: Schema,
+    argv: Sequence[str | ArgvToken],
+    config: Mapping[str, Any] | None = None,
+    other_keys: Collection[str] | None = None,
 ) -> ArgvReport:
     """Check the arguments after the script's name.
 
     An `ArgvToken` with `unknown=True` contains a shell variable or the like. Where a flag takes a
     value, it stands for one plain argument: a string field accepts it, and for a number the verdict
-    is undecided. Elsewhere it may stand for any arguments. `config` is the content of the file that
-    TRL's `--config` names, if it has been read.
+    is undecided. Elsewhere it may stand for any arguments. `config` is the content of the YAML file
+    that the command names, if it has been read: by TRL's `--config`, or as the first argument. `other_keys`
+    are keys of that file that a program before the trainer reads; None if an unknown key is dropped.
     """
     tokens = [token if isinstance(token, ArgvToken) else ArgvToken(token) for token in argv]
-    checker = _ArgvChecker(schema=schema, config=config)
+    checker = _ArgvChecker(schema=schema, config=config, other_keys=other_keys)
     checker.check(tokens)
     checker.problems.sort(key=_problem_order)
     return checker
@@ -95,6 +104,7 @@ def _problem_order(item: tuple[int | None, Finding]) -> int:
 class _ArgvChecker(ArgvReport):
     schema: Schema
     config: Mapping[str, Any] | None
+    other_keys: Collection[str] | None
     # flags with a list that contains an unquoted variable: its length is unknown
     open_lists: list[str] = field(default_factory=list)
     more_flags_possible: bool = False  # an unknown token may stand for further flags
@@ -117,11 +127,11 @@ class _ArgvChecker(ArgvReport):
             self._check_contradictions()
 
     def _skip_file_argument(self, tokens: list[ArgvToken]) -> int | None:
-        """Return the index of the first argument after `file.yaml`; None if the values come from
-        that file.
+        """Return the index of the first argument for argparse; None if the first one is a YAML
+        file.
 
-        ArgumentParserPlus.parse (open_instruct/utils.py) takes it as the first argument and applies
-        other rules to the rest, so the command is then undecided.
+        ArgumentParserPlus.parse (open_instruct/utils.py:735) has other rules for that file and for
+        the rest.
         """
         if not tokens or not self.schema.yaml_file:
             return 0
@@ -132,9 +142,23 @@ class _ArgvChecker(ArgvReport):
             self.more_flags_possible = True
             return 1
         if not tokens[0].unknown and tokens[0].text.endswith(".yaml"):
-            self.undecided.append(f"the values come from {tokens[0].text}")
+            if self.config is None:
+                self.undecided.append(f"the values come from {tokens[0].text}")
+            else:
+                self._check_file_and_flags(self.config, tokens)
             return None
         return 0
+
+    def _check_file_and_flags(self, config: Mapping[str, Any], tokens: list[ArgvToken]) -> None:
+        """Check a YAML file that is the first argument, and the flags after it."""
+        values = find_file_values(self.schema, config, tokens)
+        for index, problem in values.problems:
+            self._add(index, problem, rejects=problem.id not in _STRICTER)
+        self.undecided += values.undecided
+        self.values = values.values
+        self.given = values.given
+        if not values.problems:
+            self._check_contradictions()
 
     def _remove_config(self, tokens: list[tuple[int, ArgvToken]]) -> list[tuple[int, ArgvToken]]:
         """Remove the first `--config PATH`, as TrlParser.parse_args_and_config does before argparse
@@ -150,6 +174,14 @@ class _ArgvChecker(ArgvReport):
             self._add(tokens[position][0], Finding.error("missing_value", message, "config"))
         elif self.config is None:
             self.undecided.append(f"the values in {tokens[position + 1][1].text}")
+        else:
+            index = tokens[position][0]
+            for problem in find_config_problems(self.schema, self.config, self.other_keys):
+                self._add(index, problem, rejects=problem.id not in _STRICTER)
+            for key, value in self.config.items():
+                flag = self.schema.fields.get(str(key))
+                if flag is not None and flag.kind in ("object", "unknown") and value is not None:
+                    self.undecided.append(f"whether {key} accepts {value!r}: {flag.type}")
         return tokens[:position] + tokens[position + 2 :]
 
     def _check_others(self, split: SplitArgv, tokens: list[ArgvToken]) -> None:

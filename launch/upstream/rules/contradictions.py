@@ -20,6 +20,7 @@ from launch.upstream.rules.post_init_state import Contradiction
 from launch.upstream.rules.source import read_functions
 from launch.upstream.rules.uncertain_values import Doubt, UncertainValue
 from launch.upstream.schema import Field, Schema
+from launch.worker.moves import path_at_pin
 
 RULES_FILE = DATA / "contradictions.json"
 
@@ -77,11 +78,13 @@ def _rules_about(functions: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[st
     rules: dict[str, Mapping[str, Any]] = {}
     for known in load_rules():
         for function in functions:
-            if any(function[key] != known[key] for key in ("file", "name", "digest")):
+            if any(function[key] != known[key] for key in ("name", "digest")):
+                continue
+            if function["file"] != path_at_pin(known["file"]):
                 continue
             offset = function["lines"][0] - known["lines"][0]
             for rule in known["rules"]:
-                rules[f"{known['file']}:{rule['line'] + offset}"] = rule
+                rules[f"{function['file']}:{rule['line'] + offset}"] = rule
     return rules
 
 

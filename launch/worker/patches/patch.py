@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..channel import EventWriter
+from ..moves import path_at_pin
 from ..trainer import TrainerProgram
 
 # of the packages whose lines the patches name; open-instruct's are those at its pin, e6c3044a
@@ -45,7 +46,7 @@ class UpstreamSource:
 
         None is returned if the package is missing.
         """
-        package, _, rest = self.file.partition("/")
+        package, _, rest = path_at_pin(self.file).partition("/")
         if trainer.script is not None:
             script = Path(trainer.script)
             if script.name == rest and script.resolve().parent.name == package:

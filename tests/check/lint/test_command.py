@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from launch import __version__
 from launch.commands.lint import lint
 from launch.errors import UserError
+from launch.upstream.pin.lock import load_lock
 from tests.check.lint.helpers import check_text
 from tests.check.lint.mistakes import DPO, FINETUNE
 from tests.messages import values_of
@@ -36,10 +38,13 @@ def no_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def run_json(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, list[dict[str, Any]]]:
     code = lint([*args, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["schema_version"], report["launch"]) == (2, __version__)
+    assert report["pin"] == load_lock().pin
+    return code, report["verdicts"]
 
 
-def test_json_is_a_list_with_one_object_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_one_object_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     Path("b.sh").write_text(GOOD + BAD)
     Path("a.sh").write_text(f"{DPO} --beta $X\n")
     code, verdicts = run_json(capsys, "b.sh", "a.sh")
@@ -51,24 +56,30 @@ def test_json_is_a_list_with_one_object_a_command(capsys: pytest.CaptureFixture[
     ]
     for found in (*verdicts[1]["problems"], *verdicts[1]["warnings"]):
         assert values_of(found.pop("message"))
+        found.pop("cure")
     assert verdicts[1] == {
-        "schema_version": 1,
         "file": "b.sh",
         "line": 3,
         "script": "open_instruct/finetune.py",
         "ok": False,
         "problems": [
             {
-                "flag": "lerning_rate",
-                "kind": "unknown_flag",
                 "line": 4,
+                "id": "unknown_flag",
+                "severity": "fail",
+                "where": "lerning_rate",
+                "allowed": False,
+                "numbers": {},
             }
         ],
         "warnings": [
             {
-                "flag": "use_slow_tokenizer",
-                "kind": "ignored_flag",
                 "line": 4,
+                "id": "ignored_flag",
+                "severity": "warn",
+                "where": "use_slow_tokenizer",
+                "allowed": False,
+                "numbers": {},
             }
         ],
         "unchecked": ["FlatArguments.__post_init__ (open_instruct/finetune.py:327)"],
@@ -135,7 +146,7 @@ def test_a_command_that_the_shell_has_expanded(
     command: tuple[str, ...], code: int, ok: bool | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (lint(["--json", "--", *command]), list(Path().iterdir())) == (code, [])
-    (verdict,) = json.loads(capsys.readouterr().out)
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
     assert (verdict["file"], verdict["line"], verdict["ok"]) == ("command line", 1, ok)
     assert lint(["--strict", "--", *command]) == (0 if ok else 2)
 
@@ -164,7 +175,7 @@ def test_trainer_of_flag_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.yaml").write_text("model_name_or_path: m\nseed: 1\nmixer_list: [d, 1.0]\n")
     assert run_json(capsys, "a.yaml")[1][0]["script"] == "open_instruct/dpo_tune_cache.py"
     code, (verdict,) = run_json(capsys, "--trainer", "finetune", "a.yaml")
-    assert (code, verdict["script"], verdict["problems"][0]["flag"]) == (
+    assert (code, verdict["script"], verdict["problems"][0]["where"]) == (
         2,
         "open_instruct/finetune.py",
         "mixer_list",
@@ -221,7 +232,7 @@ def test_the_command_in_its_own_process(tmp_path: Path) -> None:
 
     done = call("--json", str(path))
     assert done.returncode == 2
-    assert [verdict["ok"] for verdict in json.loads(done.stdout)] == [False]
+    assert [verdict["ok"] for verdict in json.loads(done.stdout)["verdicts"]] == [False]
     # not this command's own --json
     given = call("--", *FINETUNE.split(), "--lerning_rate", "1", "--json")
     assert (given.returncode, given.stdout.count("[unknown_flag]")) == (2, 2)

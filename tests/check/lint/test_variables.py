@@ -24,6 +24,9 @@ def resolved_words(text: str) -> list[str] | None:
         ("X='a b'", ["a", "b"]),
         ("X=", []),
         ("X=1; Y=2", ["1"]),
+        ("X=1\nX+=2", ["12"]),
+        ("X=${Y:-5}", ["5"]),
+        ("Y=2\nX=${Y:-5}", ["2"]),
         ("export X=1", ["1"]),
         ("readonly X=1", ["1"]),
         ("Y=1\nX=$Y$Y", ["11"]),
@@ -46,7 +49,6 @@ def test_known(before: str, expected: list[str]) -> None:
     [
         "",
         "X=1\nX=2",
-        "X=1\nX+=2",
         "X=$1",
         "X=${1:-5}",
         "X=$(date)",
@@ -103,7 +105,12 @@ def test_arrays() -> None:
         ("$Yz", 2, False),
     ]
     (command,) = commands_in('A=(--b 2)\nA+=(--c)\npython open_instruct/finetune.py "${A[@]}"')
-    assert [argument.is_single for argument in command.arguments] == [False]
+    assert texts(command) == ["--b", "2", "--c"]
+    branch = "A=(--b 2)\nif x; then\n A+=(--c $Y)\nfi\n"
+    (command,) = commands_in(branch + 'python open_instruct/finetune.py "${A[@]}"')
+    ((argument, possible),) = [(item, item.may_hold) for item in command.arguments]
+    assert argument.is_single is argument.is_resolved is False
+    assert [(word.text, word.line) for word in possible] == [("--b", 1), ("2", 1), ("--c", 3)]
     (command,) = commands_in("A=(--b 2)\npython open_instruct/finetune.py ${A[@]}")
     assert texts(command) == ["--b", "2"]
 

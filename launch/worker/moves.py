@@ -1,0 +1,102 @@
+"""Where upstream has moved the files that this project knows by another name.
+
+This project keeps its names: of the trainers, of the files that patches and rules are about, and of
+the entries in run folders. `moves.json` has the path at the pin of each file that has moved; `python
+-m maintain bump` writes it. The worker reads it, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+MOVES_FILE = Path(__file__).with_name("moves.json")
+_MOST_STATEMENTS = 12  # of a shim
+_MODULE = re.compile(r"open_instruct(?:[./])(\w+)(?:\.py)?")
+_FILE_NAME = re.compile(r"(\w+)\.py")
+
+
+@cache
+def load_moves() -> Mapping[str, str]:
+    """Return {path that this project knows: path at the pin}, both relative to the checkout."""
+    content = json.loads(MOVES_FILE.read_text(encoding="utf-8"))
+    moves: Mapping[str, str] = content["moves"]
+    return moves
+
+
+def path_at_pin(path: str) -> str:
+    """Return where a file is at the pin."""
+    return load_moves().get(path, path)
+
+
+def known_path(path: str) -> str:
+    """Return the path by which this project knows a file of the pin."""
+    for known, moved in load_moves().items():
+        if moved == path:
+            return known
+    return path
+
+
+def known_name(file_name: str) -> str:
+    """Return the name by which this project knows a script of the pin: `finetune.py`."""
+    return Path(known_path(f"open_instruct/{file_name}")).name
+
+
+def follow_shim(root: Path, path: str) -> str:
+    """Return the script that a file of a checkout stands for: itself, or what it only passes on to."""
+    try:
+        source = (root / path).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return path
+    target = shim_target(source, Path(path).stem)
+    if target is None or not (root / target).is_file():
+        return path
+    return target
+
+
+def shim_target(source: str, own_name: str) -> str | None:
+    """Return the one script of open_instruct that a short file imports everything of or starts.
+
+    Recognised are `from open_instruct.X import *`, `runpy.run_module("open_instruct.X")`,
+    `runpy.run_path` and `os.exec*` or `subprocess` with the path of X. None is returned for a file
+    that does anything of its own.
+    """
+    try:
+        module = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    statements = [node for node in ast.walk(module) if isinstance(node, ast.stmt)]
+    defines = any(isinstance(node, ast.ClassDef) for node in statements)
+    if defines or len(statements) > _MOST_STATEMENTS:
+        return None
+    names: set[str] = set()
+    passes_on = False
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            match = _MODULE.fullmatch(node.module)
+            if match is not None:
+                names.add(match.group(1))
+                passes_on |= any(alias.name == "*" for alias in node.names)
+        elif isinstance(node, ast.Call) and _starts_program(ast.unparse(node.func)):
+            passes_on = True
+            for part in ast.walk(node):
+                text = part.value if isinstance(part, ast.Constant) else None
+                match = None
+                if isinstance(text, str):
+                    match = _MODULE.fullmatch(text) or _FILE_NAME.fullmatch(text)
+                if match is not None:
+                    names.add(match.group(1))
+    names.discard(own_name)
+    return f"open_instruct/{names.pop()}.py" if passes_on and len(names) == 1 else None
+
+
+def _starts_program(function: str) -> bool:
+    """Return whether a function of this name starts a script: `runpy.run_path`, `os.execv`."""
+    return (
+        re.fullmatch(r"(?:runpy\.)?run_(?:module|path)|os\.exec\w+|subprocess\.\w+", function)
+        is not None
+    )

@@ -1,0 +1,180 @@
+"""A sample of each way to start a trainer, or to configure one, that public scripts have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.check.lint.checker import CommandChecker, LintVerdict
+from launch.check.lint.schemas import TrainerSchemas
+from tests.check.lint import helpers
+from tests.upstream.checkouts import SITE_PACKAGES
+
+TRL = "--model_name_or_path m --dataset_name d"
+OI = "--model_name_or_path m --logging_steps 1"
+
+
+def check_text(folder: Path, text: str, name: str = "run.sh") -> list[LintVerdict]:
+    """Check with the lock and the installed accelerate, whose options `trl sft` passes on."""
+    return helpers.check_text(
+        folder, text, name, CommandChecker(TrainerSchemas(None, SITE_PACKAGES))
+    )
+
+
+# a command with an unknown flag, and the script that lint takes it to start
+STARTS = [
+    (f"trl sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"env A=1 trl dpo {TRL} --bogus 1", "trl.scripts.dpo"),
+    (f"$(which trl) sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"accelerate launch $(command -v trl) sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"accelerate launch -m trl sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"accelerate launch --module trl.cli.main sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"python -m trl.scripts.sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"python examples/scripts/sft.py {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"uv run --with peft trl/examples/scripts/dpo.py {TRL} --bogus 1", "trl.scripts.dpo"),
+    (f"uv run trl sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"torchrun --nproc_per_node 2 -m trl.scripts.sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"torchrun -m open_instruct.finetune {OI} --bogus 1", "open_instruct/finetune.py"),
+    (f"deepspeed open_instruct/finetune.py {OI} --bogus 1", "open_instruct/finetune.py"),
+    (f"deepspeed --module open_instruct.finetune {OI} --bogus 1", "open_instruct/finetune.py"),
+]
+
+
+@pytest.mark.parametrize(("line", "script"), STARTS)
+def test_every_way_to_start_a_trainer_is_known(tmp_path: Path, line: str, script: str) -> None:
+    (verdict,) = check_text(tmp_path, f"{line}\n")
+    assert (verdict.script, verdict.ok) == (script, False)
+    assert "bogus" in {problem.where for problem in verdict.problems}
+
+
+def test_a_package_is_no_module_that_python_can_run(tmp_path: Path) -> None:
+    (verdict,) = check_text(tmp_path, f"python -m trl sft {TRL}\n")
+    assert [problem.id for problem in verdict.problems] == ["not_a_module"]
+    (verdict,) = check_text(tmp_path, f"python -m trl.cli.main sft {TRL}\n")
+    assert verdict.ok is not False
+
+
+def test_a_script_that_moved_is_never_accepted(tmp_path: Path) -> None:
+    (verdict,) = check_text(tmp_path, f"python examples/scripts/sft.py {TRL}\n")
+    assert verdict.ok is None
+    assert "moved_script" in {item.id for item in verdict.warnings}
+
+
+def test_the_path_of_a_program_starts_nothing(tmp_path: Path) -> None:
+    assert check_text(tmp_path, "command -v python open_instruct/finetune.py\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ('ARGS=(--seed 1)\nif x; then\n  ARGS+=(--bogus 1)\nfi\nRUN "${ARGS[@]}"\n', ["bogus"]),
+        ('ARGS=(--seed 1)\n[ $N = 1 ] && ARGS+=(--warmup_ratio $W)\nRUN "${ARGS[@]}"\n', []),
+        ("case $X in a) E='--lora_rank 1 --nope' ;; esac\nRUN $E\n", ["nope"]),
+    ],
+)
+def test_an_unknown_flag_of_a_branch_is_named(tmp_path: Path, text: str, flags: list[str]) -> None:
+    run = f"python open_instruct/finetune.py {OI}"
+    (verdict,) = check_text(tmp_path, text.replace("RUN", run))
+    assert verdict.ok is None and not verdict.problems
+    named = [item for item in verdict.warnings if item.id == "undecided" and item.where]
+    assert [item.where for item in named] == flags
+    for item in named:
+        assert f"--{item.where}" in text.splitlines()[item.line - 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "ok"), [("${LR:-1e-5}", True), ("${LR:-abc}", False), ("${1:-abc}", None)]
+)
+def test_a_default_is_judged(tmp_path: Path, value: str, ok: bool | None) -> None:
+    line = f"python open_instruct/finetune.py {OI} --learning_rate {value}\n"
+    (verdict,) = check_text(tmp_path, line)
+    assert verdict.ok is ok
+
+
+AXOLOTL = """\
+base_model: some/model
+datasets:
+  - path: some/data
+    type: chat_template
+sequence_len: 2048
+micro_batch_size: 2
+"""
+LLAMA_FACTORY = """\
+model_name_or_path: some/model
+stage: dpo
+finetuning_type: lora
+template: llama3
+cutoff_len: 1024
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"), [(AXOLOTL, "stage=sft"), (LLAMA_FACTORY, "stage=lora_dpo")]
+)
+def test_a_file_of_another_tool_is_answered_by_a_stage(
+    tmp_path: Path, text: str, stage: str
+) -> None:
+    (verdict,) = check_text(tmp_path, text, "run.yaml")
+    (answer,) = verdict.warnings
+    assert (verdict.ok, verdict.problems, answer.id) == (None, [], "other_tool")
+    assert f"launch plan {stage} model.path=some/model" in str(answer.cure)
+
+
+def test_flags_of_a_trainer_are_no_file_of_another_tool(tmp_path: Path) -> None:
+    text = "model_name_or_path: m\noverwrite_cache: true\npreprocessing_num_workers: 4\nseed: 1\n"
+    (verdict,) = check_text(tmp_path, text, "run.yaml")
+    assert verdict.script
+
+
+FILE = "model_name_or_path: m\nlearning_rate: 1.0e-5\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags", "ids"),
+    [
+        ("", "", []),
+        ("", "--seed=3", []),
+        ("", "--seed 3", ["not_joined"]),
+        ("", "--seed=x", ["bad_type"]),
+        ("", "--nope=3", ["dropped_flag"]),
+        ("nope: 1\n", "", ["unknown_key"]),
+        ("seed: 1e-5\n", "", ["wrong_type"]),
+        ("seed: 1e-5\n", "--seed=3", []),
+    ],
+)
+def test_a_yaml_file_before_the_flags(
+    tmp_path: Path, settings: str, flags: str, ids: list[str]
+) -> None:
+    (tmp_path / "f.yaml").write_text(FILE + settings, encoding="utf-8")
+    line = f"python open_instruct/reward_modeling.py f.yaml {flags}\n"
+    (verdict,) = check_text(tmp_path, line)
+    assert [problem.id for problem in verdict.problems] == ids
+    assert verdict.ok is (not ids)
+    for problem in verdict.problems:
+        if problem.id in ("unknown_key", "wrong_type"):
+            assert f"{tmp_path / 'f.yaml'}:3: " in problem.message
+
+
+def test_a_yaml_file_that_is_not_here_is_undecided(tmp_path: Path) -> None:
+    (verdict,) = check_text(tmp_path, "python open_instruct/dpo.py nowhere.yaml --seed=1\n")
+    assert (verdict.ok, verdict.problems) == (None, [])
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [\n", "text\n"])
+def test_a_file_that_is_no_map_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "f.yaml").write_text(text, encoding="utf-8")
+    (verdict,) = check_text(tmp_path, "python -m trl.scripts.sft --config f.yaml\n")
+    assert [problem.id for problem in verdict.problems] == ["bad_config_file"]
+
+
+def test_trl_refuses_a_key_and_its_script_drops_it(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("model_name_or_path: m\nlerning_rate: 1\n", encoding="utf-8")
+    for start, expected in (
+        ("trl sft", "unknown_key"),
+        ("python -m trl.scripts.sft", "dropped_key"),
+    ):
+        (verdict,) = check_text(tmp_path, f"{start} --config f.yaml\n")
+        assert [(problem.id, problem.where) for problem in verdict.problems] == [
+            (expected, "lerning_rate")
+        ]
