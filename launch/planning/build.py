@@ -58,6 +58,7 @@ from launch.planning.saved_model import check_model_folder
 from launch.planning.stage_model import continues_adapter, model_shape
 from launch.planning.tracking import add_tracking_flags, tracking_environment
 from launch.planning.tuned_overlay import locate_in_overlay
+from launch.planning.vllm_server import check_server
 from launch.resources import user_cache
 from launch.upstream.trl_templates import TemplateFinder
 
@@ -253,7 +254,7 @@ def _build(
     check_flags(machine.schemas[trainer.name], trainer, origins, flags)
     check_names(trainer, flags, _known_names(machine, template))
     check_generation(config, parallel, values_of(flags))
-    files_checked = check_library_files(parallel.library_files, machine.packages)
+    check_server(config, parallel, values_of(flags))
     command = build_command(
         config,
         machine,
@@ -293,7 +294,7 @@ def _build(
         command=command,
         env={**env, **tracking_environment(config, folder)},
         lengths_file=lengths,
-        files_checked=files_checked,
+        files_checked=check_library_files(parallel.library_files, machine.packages),
         warnings=built.warnings,
     )
     return replace(plan, warnings=(*plan.warnings, *find_warnings(plan)))

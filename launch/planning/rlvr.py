@@ -165,13 +165,10 @@ def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
 def check_generation(config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]) -> None:
     """Check what samples the completions of a stage of RLVR: Ray's GPUs, vLLM, or transformers.
 
-    `flags` are the trainer's values by name. Raises UserError: rl_gpus, vllm_ports,
-    bf16_sampling.
+    `flags` are the trainer's values by name. Raises UserError: rl_gpus, bf16_sampling.
     """
     if config.trainer.launcher == Launcher.ray:
         _check_ray_gpus(ray_needs(flags), parallel.width)
-    elif uses_vllm(config):
-        _check_vllm_ports(flags)
     problem = _find_rounded_updates(parallel, flags)
     if problem is not None and problem.id not in config.allow:
         raise UserError(problem)
@@ -235,17 +232,6 @@ def uses_vllm(config: RootConfig) -> bool:
     """Return whether vLLM samples, in the trainer's process or on GPUs of its own."""
     generation = config.recipe.generation or ""
     return config.trainer.launcher == Launcher.ray or generation.startswith("vllm_")
-
-
-def _check_vllm_ports(flags: Mapping[str, Any]) -> None:
-    """Check that TRL's two connections to vLLM have ports of their own. Raises UserError:
-    vllm_ports.
-    """
-    server_port = flags.get("vllm_server_port", 8000)
-    group_port = flags.get("vllm_group_port", 51216)
-    if server_port == group_port:
-        message = f"vLLM's server and the group that sends it weights can't share port {group_port}"
-        raise refusal("vllm_ports", message, "flags.vllm_group_port", "set another port")
 
 
 def _find_rounded_updates(parallel: Parallel, flags: Mapping[str, Any]) -> Finding | None:

@@ -32,6 +32,7 @@ from .sampler_weights import (
     record_engine,
     record_parameters,
 )
+from .server_client import share_weights_by_handle
 from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
 from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess
@@ -139,6 +140,9 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     _logs: Any
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
+        args = options["args"]
+        if args.use_vllm and args.vllm_mode == "server":
+            share_weights_by_handle()
         super().__init__(*arguments, **options)
         self._scorer.end_ids = frozenset(self.eos_token_ids)
         requested = {
