@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launch import resources
 from launch.config.schema import Device, RootConfig
 from launch.errors import refusal
 from launch.planning.flags import values_of
@@ -90,14 +91,23 @@ def planned_server(plan: Plan) -> VllmServer | None:
     command += ["--max_model_len", str(recipe.max_seq_length)]
     if flags.get("trust_remote_code"):
         command += ["--trust_remote_code", "true"]
-    env = {}
+    # so that its weights can be compared with the trained ones
+    command += ["--worker-extension-cls", "launch_weights.ServerWeights"]
+    env = {"PYTHONPATH": _search_path(plan)}
     if not gpus:
         # NCCL takes each GPU once in a group, so that the weights of a shared one go through CUDA's
         # own handles, which vLLM unpickles (vllm/distributed/weight_transfer/ipc_engine.py:114).
-        # The server's own words come last and win over TRL's.
+        # vLLM's parser takes the last of two, and TRL's own comes first.
         command += ["--weight-transfer-config", '{"backend": "ipc"}']
         env["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return VllmServer(tuple(command), port, gpus, env)
+
+
+def _search_path(plan: Plan) -> str:
+    """Return the PYTHONPATH of the run, with the folder of what the server imports of launch."""
+    inherited = plan.env.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+    folders = [str(resources.IN_VLLM), *([inherited] if inherited else [])]
+    return os.pathsep.join(folders)
 
 
 def server_environment(

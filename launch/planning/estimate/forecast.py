@@ -36,8 +36,8 @@ from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
-from launch.planning.vllm_server import planned_server
 from launch.planning.stage_model import model_shape
+from launch.planning.vllm_server import planned_server
 
 
 class MemoryFit(StrEnum):
