@@ -238,7 +238,8 @@ def main() -> None:
         result = measure(setting, words, runs, min(left, 240.0))
         results.append(result)
         arguments.out.write_text(json.dumps({**facts, "settings": results}, indent=1) + "\n")
-        shutil.rmtree(runs)
+        if not result["exit_code"]:
+            shutil.rmtree(runs)
         last = result["steps"][-1] if result["steps"] else {}
         print(
             f"{setting.name}: rc={result['exit_code']} {result['wall_seconds']} s {last}",
