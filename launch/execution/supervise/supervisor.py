@@ -191,7 +191,8 @@ def _supervise(
         run.screen.start(context.total_steps)
         if execution.server is not None:
             run.screen.say(f"starting vLLM's server; its log: {folder.logs / SERVER_LOG}")
-        observer.event(Event("phase", time.time(), min(context.ranks), {"phase": "import"}))
+        else:
+            run.begin_import()
         run.follow(reaper)
     finally:
         os.close(writing)
@@ -238,6 +239,11 @@ class _LiveRun:
     _misses: int = 0  # looks in a row that did not find the folder
     _folder_checked: float = field(default_factory=time.monotonic)  # when it was looked for last
 
+    def begin_import(self) -> None:
+        """Record that the command starts, whose first phase is the import of the trainer."""
+        rank = min(self.execution.watch_config.guard_context.ranks)
+        self.observer.event(Event("phase", time.time(), rank, {"phase": "import"}))
+
     def follow(self, reaper: ReaperProcess) -> None:
         """Forward events to the display, and what ends the run to the reaper, until that exits."""
         signals_seen = 0
@@ -269,6 +275,7 @@ class _LiveRun:
             report = reaper.server_reports.popleft()
             if report["kind"] == "server_ready":
                 self.screen.say(f"vLLM's server answers after {report['seconds']:.0f} s")
+                self.begin_import()
             elif report["kind"] == "server_silent":
                 self.server_failure = "did not answer in time"
             else:

@@ -93,6 +93,7 @@ def test_a_server_answers_before_the_run_starts_and_ends_after_it(tmp_path: Path
     shown = finished.shown.splitlines()
     assert any(line.startswith("vLLM's server answers after") for line in shown)
     assert str(finished.folder.logs / "vllm-server.log") in shown[0]
+    assert shown[1].startswith("vLLM's server answers") and "import" in shown[2]
 
 
 def test_a_server_that_cannot_start_is_the_cause(tmp_path: Path) -> None:
@@ -129,6 +130,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
     finished = run_beside(tmp_path, server(tmp_path, "time.sleep(600)", seconds=1.0), ASKS)
     assert finished.outcome.cause == "vLLM's server did not answer in time"
     assert not alive(tmp_path) and not finished.log()
+    assert '"import"' not in (finished.folder.path / "events.jsonl").read_text()
 
 
 def test_a_failed_run_takes_its_server_along(tmp_path: Path) -> None:
