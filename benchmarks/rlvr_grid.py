@@ -7,7 +7,7 @@ generate.
 
 Each setting is `python -m launch run` for three steps (six with vLLM), on random weights, whose
 answers hardly ever end: a completion has `response` tokens. With --vllm the settings are those of
-vLLM in the trainer's process, and one of transformers beside them. `tokens` of a step are those of
+vLLM in the trainer's process or in its own, and one of transformers beside them. `tokens` of a step are those of
 prompts and completions. The file is written after each setting, with the cause of one that failed;
 called again, it goes on with those that are missing.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -51,12 +52,13 @@ class Setting:
     checkpointing: bool = True
     kl_beta: float = 0.01
     vllm: bool = False
+    server: bool = False  # vLLM in a process of its own, on the same card
 
     @property
     def name(self) -> str:
         marks = [
             f"{mark}"
-            for mark in ("lora", "continuous", "vllm", "bf16_weights", "checkpointing")
+            for mark in ("lora", "continuous", "vllm", "server", "bf16_weights", "checkpointing")
             if getattr(self, mark)
         ]
         shape = f"{self.model}-{self.prompts}x{self.samples}-by{self.per_device}-{self.response}-kl{self.kl_beta}"
@@ -82,6 +84,8 @@ VLLM_SETTINGS = (
     Setting("1b", 8, 8, 16, 256, vllm=True, kl_beta=0.0, checkpointing=False),
     Setting("1b", 8, 8, 16, 256, kl_beta=0.0, checkpointing=False),
     Setting("1b", 8, 8, 16, 256, vllm=True, lora=True, checkpointing=False),
+    Setting("8b", 8, 8, 8, 256, vllm=True, lora=True, kl_beta=0.0, checkpointing=False),
+    Setting("1b", 8, 8, 16, 256, vllm=True, server=True, kl_beta=0.0, checkpointing=False),
 )
 
 REWARD = """def share_of_e(completions, **columns):
@@ -152,6 +156,9 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
         words.append("flags.transformers_continuous_batching_config={use_cuda_graph: false}")
     if setting.vllm:
         words += ["recipe.generation=vllm_colocate", "recipe.learning_rate=1e-5"]
+    if setting.server:
+        words += ["recipe.generation=vllm_server", "recipe.server_gpus=0"]
+        words.remove("recipe.generation=vllm_colocate")
     if setting.bf16_weights:
         words.append("flags.dtype=bfloat16")
     return words
@@ -169,6 +176,9 @@ def measure(setting: Setting, words: list[str], runs: Path, limit: float) -> dic
         items = json.loads(evidence.read_text())["items"]
         result["sampler_weights"] = [item for item in items if item["what"] == "sampler_weights"]
     result["steps"] = [{name: step[name] for name in FIELDS if name in step} for step in lines]
+    started = re.search(r"vLLM's server answers after (\d+) s", log.read_text())
+    if started:
+        result["server_start_seconds"] = int(started[1])
     if result["exit_code"]:
         print(log.read_text()[-3000:], flush=True)
         failed = folder / "FAILED"
@@ -228,7 +238,8 @@ def main() -> None:
         result = measure(setting, words, runs, min(left, 240.0))
         results.append(result)
         arguments.out.write_text(json.dumps({**facts, "settings": results}, indent=1) + "\n")
-        shutil.rmtree(runs)
+        if not result["exit_code"]:
+            shutil.rmtree(runs)
         last = result["steps"][-1] if result["steps"] else {}
         print(
             f"{setting.name}: rc={result['exit_code']} {result['wall_seconds']} s {last}",

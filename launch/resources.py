@@ -35,6 +35,7 @@ def locate(path: str) -> Path:
 CONFIGS = locate("configs/tulu")
 ACCELERATE_CONFIGS = locate("accelerate_configs")
 WORKER = locate("launch/worker/entry.py")
+IN_VLLM = locate("launch/worker/in_vllm")  # on the search path of vLLM's server
 # Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would
 # be imported.
 WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`

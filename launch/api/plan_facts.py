@@ -16,6 +16,7 @@ from launch.planning.lengths import load_lengths
 from launch.planning.packing import describe_packing, forecast_packing
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs
+from launch.planning.vllm_server import planned_server
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO
 
@@ -41,6 +42,7 @@ def plan_facts(
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
         ("", describe_unchecked(plan.upstream.unchecked)),
         ("ranks", f"{_describe_ranks(plan)}{sharing}, {plan.parallel.precision}"),
+        ("server", _describe_server(plan)),
         *_batch_facts(plan, is_ray),
         *_name_first("data", describe_data(plan.inputs, plan.data)),
         ("validation", describe_schedule(plan.config) or ""),
@@ -66,6 +68,11 @@ def plan_facts(
 def _name_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
     """Return the texts as one fact, which has its name only once."""
     return [("" if number else name, text) for number, text in enumerate(texts)]
+
+
+def _describe_server(plan: Plan) -> str:
+    server = planned_server(plan)
+    return server.describe(plan.parallel.width.local) if server is not None else ""
 
 
 def _batch_facts(plan: Plan, is_ray: bool) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from omegaconf import MISSING
 from launch.config.ranges import (
     BELOW_ONE,
     COUNT,
+    COUNT_OR_ZERO,
     GROUP,
     LENGTH,
     NOT_NEGATIVE,
@@ -744,7 +745,6 @@ class RecipeConfig:
                 "transformers": {},
                 "continuous": {"use_transformers_continuous_batching": True},
                 "vllm_colocate": {"use_vllm": True, "vllm_mode": "colocate"},
-                # planned and checked, and not run here
                 "vllm_server": {"use_vllm": True, "vllm_mode": "server"},
             }
         },
@@ -752,6 +752,15 @@ class RecipeConfig:
         unproven_because={
             "*": "an answer does not show what sampled it; `sampler_weights` compares the weights"
         },
+    )
+    server_gpus: int | None = key(
+        None,
+        COUNT_OR_ZERO,
+        help="GPUs of vLLM's server, besides the trainer's `gpus` (generation=vllm_server); null: 1; "
+        "0: it shares the trainer's only GPU",
+        flags={"trl_grpo": {"*": {}}},  # of the server, which the run starts
+        unsupported_because={"ray": "flags.vllm_num_engines sets its engines", **_ONLY_RLVR},
+        unproven_because={"*": "the trainer has no part in it; the preflight sees the GPUs"},
     )
     truncated_reward: float | None = key(
         None,

@@ -61,7 +61,7 @@ from launch.execution.record.outcome import Outcome, read_outcome
 from launch.execution.record.run import Run, command_for
 from launch.execution.record.written import record_found
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
-from launch.execution.supervise.processes import wait_for_orphans
+from launch.execution.supervise.processes import ServerProgram, wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
@@ -70,6 +70,7 @@ from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
 from launch.planning.read_files import LoadedFiles
 from launch.planning.rlvr import refuse_untested_trainer
+from launch.planning.vllm_server import planned_server, server_environment
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 
@@ -316,9 +317,21 @@ def report_finished(plan: Plan, display: Display) -> None:
 
 def build_execution(plan: Plan, inputs: LoadedFiles) -> Execution:
     """Return what the supervisor needs to run all ranks of the plan on this machine."""
-    watch_config = replace(build_watch_config(plan), inputs=inputs)
-    execution = Execution(plan.command, plan.env, plan.unset, watch_config=watch_config)
+    execution = Execution(
+        plan.command,
+        plan.env,
+        plan.unset,
+        watch_config=replace(build_watch_config(plan), inputs=inputs),
+        server=_server_program(plan),
+    )
     return replace(execution, recorded=()) if plan.only_tokenizes else execution
+
+
+def _server_program(plan: Plan) -> ServerProgram | None:
+    server = planned_server(plan)
+    if server is None:
+        return None
+    return ServerProgram(server.command, server.port, server_environment(server, plan))
 
 
 def _run_preflight(

@@ -264,7 +264,7 @@ def _node_problems(script: BatchScript, partition: Partition) -> list[Finding]:
     """Check the GPUs and CPUs of a node, and how many nodes have them; at most one problem."""
     cluster = script.cluster
     width = script.width
-    gpus = width.local if width.device == Device.cuda else 0
+    gpus = script.gpus if width.device == Device.cuda else 0
     problem = _gpu_type_problem(partition, cluster.gpu_type) if gpus else None
     if problem is not None:
         return [problem]

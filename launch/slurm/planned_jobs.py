@@ -18,6 +18,7 @@ from launch.execution.resume import refuse_other_format
 from launch.planning.parallel import Width
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untested_trainer
+from launch.planning.vllm_server import server_gpus
 from launch.resources import USER_DIR_VARIABLE
 from launch.slurm.cluster import (
     cluster_problems,
@@ -83,6 +84,7 @@ def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: 
         title=f"{plan.stage} with {plan.trainer}: {nodes} of {width.local} {device}, "
         f"global {plan.batch}",
         width=width,
+        server_gpus=server_gpus(plan),
         cluster=plan.config.cluster,
         overrides=tuple(overrides),
         cwd=str(Path.cwd()),

@@ -39,6 +39,12 @@ class BatchScript:
     output: str  # the log's path, in which Slurm fills in %x and %j (%A and %a in an array)
     exports: Mapping[str, str]
     verb: str = "node"
+    server_gpus: int = 0  # of a server beside the ranks
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each node."""
+        return self.width.local + self.server_gpus
 
 
 def _render(template: Path, **values: object) -> str:
@@ -112,7 +118,7 @@ def _options(script: BatchScript) -> list[str]:
         options.append(f"--cpus-per-task={cluster.cpus_per_rank * width.local}")
     if width.device == Device.cuda:
         gpu_type = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
-        options.append(f"{_GPU_OPTIONS[cluster.gpus]}{gpu_type}{width.local}")
+        options.append(f"{_GPU_OPTIONS[cluster.gpus]}{gpu_type}{script.gpus}")
     if cluster.memory is not None:
         options.append(f"--mem={cluster.memory}")
     if cluster.exclusive:

@@ -8,9 +8,11 @@ loaded into it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from .in_vllm.launch_weights import EngineTensors, digest
 
 # Mean absolute difference of two log-probs of a token, in nats. Rounding to bf16 makes up to 0.016,
 # weights of before an update 0.61 and more (benchmarks/sampler.json).
@@ -86,11 +88,12 @@ def record_engine(generation: Any) -> Iterator[EngineCopy]:
     iterate = generation._iter_named_params
 
     def iterate_and_compare() -> Iterator[tuple[str, Any]]:
-        engine = _Engine(generation)
+        runner = generation.llm.llm_engine.model_executor.driver_worker.model_runner
+        engine = EngineTensors(runner.model, is_whole=generation.tensor_parallel_size == 1)
         for name, tensor in iterate():
             yield name, tensor
             copy.loaded += 1
-            held = engine.find(name, tensor)
+            held = engine.find(name, tensor.shape)
             if held is None:
                 continue
             copy.compared += 1
@@ -104,51 +107,61 @@ def record_engine(generation: Any) -> Iterator[EngineCopy]:
         del generation._iter_named_params  # the class's own is back
 
 
-class _Engine:
-    """The tensors of vLLM's model, found by the names of the trained model."""
+@contextlib.contextmanager
+def record_server(generation: Any) -> Iterator[EngineCopy | None]:
+    """Compare each tensor that TRL sends to vLLM's server meanwhile with what the server then holds.
 
-    def __init__(self, generation: Any) -> None:
-        runner = generation.llm.llm_engine.model_executor.driver_worker.model_runner
-        self._tensors = dict(runner.model.named_parameters())
-        self._is_whole = generation.tensor_parallel_size == 1
-        # vLLM joins modules, `qkv_proj: [q_proj, k_proj, v_proj]`, whose rows follow one another
-        self._joined: dict[str, tuple[str, Sequence[str]]] = {}
-        for joined, parts in getattr(runner.model, "packed_modules_mapping", {}).items():
-            for part in parts:
-                self._joined[part] = (joined, parts)
-        self._rows: dict[str, int] = {}  # of the trained tensors seen so far
+    Both sides compute a digest of it. Yields None where the server cannot: it was started without
+    `ServerWeights`. The value is complete when the context ends. Only the main process has a
+    connection to the server.
+    """
+    client = getattr(generation, "vllm_client", None)
+    copy = EngineCopy()
+    if client is None or not _reads_weights(client):
+        yield None
+        return
+    dtype = _dtype_of(client)
+    sent: dict[str, tuple[list[int], str]] = {}  # shape and digest, by name
+    iterate = generation._iter_named_params
 
-    def find(self, name: str, tensor: Any) -> Any:
-        """Return what vLLM holds of a trained tensor, in the tensor's shape.
+    def iterate_and_digest() -> Iterator[tuple[str, Any]]:
+        for name, tensor in iterate():
+            sent[name] = (list(tensor.shape), digest(tensor.to(dtype)))
+            yield name, tensor
 
-        Returns None if vLLM holds only a share of it, or another form.
-        """
-        self._rows[name] = len(tensor)
-        first = 0
-        if name not in self._tensors:
-            module, part, kind = _split(name)
-            if part not in self._joined or not self._is_whole:
-                return None
-            joined, parts = self._joined[part]
-            before = [_join(module, other, kind) for other in parts[: parts.index(part)]]
-            if not self._rows.keys() >= set(before):
-                return None
-            first = sum(self._rows[other] for other in before)
-            name = _join(module, joined, kind)
-        held = self._tensors.get(name)
-        if held is None:
-            return None
-        # a vocabulary is filled up with further rows
-        rows = held.data[first : first + len(tensor)]
-        return rows if rows.shape == tensor.shape else None
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    """Return `model.layers.0.self_attn`, `q_proj` and `weight` of a parameter's name."""
-    path, _, kind = name.rpartition(".")
-    module, _, part = path.rpartition(".")
-    return module, part, kind
+    generation._iter_named_params = iterate_and_digest
+    try:
+        yield copy
+    finally:
+        del generation._iter_named_params
+    copy.loaded = len(sent)
+    if not sent:
+        return
+    held = _ask_digests(client, list(sent), [shape for shape, _ in sent.values()])
+    for (name, (_, own)), other in zip(sent.items(), held, strict=True):
+        if other is None or other[0] != str(dtype):
+            continue
+        copy.compared += 1
+        if other[1] != own:
+            copy.different.append(name)
 
 
-def _join(module: str, part: str, kind: str) -> str:
-    return f"{module}.{part}.{kind}"
+def _reads_weights(client: Any) -> bool:
+    config = client.get_server_info()["parallel_config"]
+    return str(config.get("worker_extension_cls") or "").endswith(".ServerWeights")
+
+
+def _dtype_of(client: Any) -> Any:
+    """Return the type in which the server holds its weights."""
+    import torch
+
+    name = str(client.get_server_info()["model_config"]["dtype"])
+    return getattr(torch, name.removeprefix("torch."))
+
+
+def _ask_digests(client: Any, names: list[str], shapes: list[list[int]]) -> list[Any]:
+    """Return what the first worker of a server holds of each tensor: its type and digest, or None."""
+    request = {"method": "launch_digests", "kwargs": {"names": names, "shapes": shapes}}
+    answer = client._post(f"{client.base_url}/collective_rpc", json=request)
+    digests: list[Any] = answer["results"][0]["digests"]
+    return digests

@@ -31,7 +31,9 @@ from .sampler_weights import (
     count_called,
     record_engine,
     record_parameters,
+    record_server,
 )
+from .server_client import share_weights_by_handle
 from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
 from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess
@@ -152,6 +154,9 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     _logs: Any
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
+        args = options["args"]
+        if args.use_vllm and args.vllm_mode == "server":
+            share_weights_by_handle()
         super().__init__(*arguments, **options)
         self._scorer.end_ids = frozenset(self.eos_token_ids)
         requested = required_sampling(self.num_generations, has_reference=self.beta > 0)
@@ -280,14 +285,24 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     def _generate_with_engine(self, *arguments: Any, **options: Any) -> Any:
         """Generate with vLLM after an update, and compare its weights with the trained ones.
 
-        A server's weights are in another process: its log-probs show them (`_show_server_weights`).
+        Those of a server that can't be read are shown by its log-probs (`_show_server_weights`).
         """
-        if self.vllm_mode == "server":
-            return self._generate_timed(*arguments, **options)
-        with record_engine(self.vllm_generation) as engine:
+        is_server = self.vllm_mode == "server"
+        record = record_server if is_server else record_engine
+        with record(self.vllm_generation) as engine:
             result = self._generate_timed(*arguments, **options)
-        self._pending.show("sampler_weights", engine.value, engine.how)
+        found = (engine.value, engine.how) if engine is not None else None
+        if is_server:  # the main process has asked it
+            found = self._from_main_process(found)
+        if found is not None:
+            self._pending.show("sampler_weights", *found)
         return result
+
+    def _from_main_process(self, value: Any) -> Any:
+        """Return the main process's value, on every rank."""
+        from accelerate.utils import broadcast_object_list
+
+        return broadcast_object_list([value])[0]
 
     def _generate_timed(self, *arguments: Any, **options: Any) -> Any:
         """Generate, log the seconds, and restore the mode of the model.

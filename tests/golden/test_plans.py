@@ -86,6 +86,8 @@ TEXTS = (
     # what is unchecked, memory, and shell variables in the command
     ("sft", "finetune", "nodes=2", "gpus=8"),
     ("lora_sft", "trl_sft", "gpus=1"),  # adapter, attention, options
+    # a server beside the ranks
+    ("rlvr", "trl_grpo", "gpus=6", "recipe.generation=vllm_server", "recipe.server_gpus=2"),
 )
 
 

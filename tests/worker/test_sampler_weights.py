@@ -1,23 +1,31 @@
 """What vLLM holds is compared with what TRL loads into it, tensor by tensor.
 
 vLLM needs a GPU. TRL's own code loads the weights here, into modules of vLLM's form: projections
-that are joined, and a vocabulary that is filled up.
+that are joined, and a vocabulary that is filled up. A server is a thread that answers TRL's client
+with what `ServerWeights` reads; tensors reach it without NCCL, which needs GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import requests
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
-from launch.worker.sampler_weights import EngineCopy, record_engine
+from launch.worker.in_vllm.launch_weights import ServerWeights
+from launch.worker.sampler_weights import EngineCopy, record_engine, record_server
 
 # of the projections that are joined, in their order
 ROWS = {"q_proj": 8, "k_proj": 4, "v_proj": 4}
@@ -135,3 +143,102 @@ def test_an_engine_of_another_form_shows_nothing() -> None:
 
     copy = loaded(Other(), trained_model(), lambda generation: generation.sync_weights())
     assert copy.value.startswith("unknown: none of 11 tensors")
+
+
+class Client(VLLMClient):
+    """TRL's client, whose tensors go to the engine directly."""
+
+    def __init__(self, port: int, engine: Engine) -> None:
+        self.session = requests.Session()
+        self.base_url = f"http://127.0.0.1:{port}"
+        self.engine = engine
+
+    def update_named_params(self, metadata: Any, named_params: Iterator[tuple[str, Any]]) -> None:
+        self.engine.load_weights(named_params)
+
+    def reset_prefix_cache(self) -> None:
+        """Keep nothing."""
+
+
+@contextlib.contextmanager
+def serving(engine: Engine, extension: str | None) -> Iterator[Client]:
+    """A server that holds the engine; `extension` is its --worker-extension-cls."""
+    worker = ServerWeights()
+    worker.model_runner = SimpleNamespace(model=engine)
+    parallel = SimpleNamespace(tensor_parallel_size=1)
+    worker.vllm_config = SimpleNamespace(parallel_config=parallel)
+    config = {
+        "parallel_config": {"worker_extension_cls": extension},
+        "model_config": {"dtype": "torch.bfloat16"},
+    }
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer({"vllm_config": config})
+
+        def do_POST(self) -> None:
+            order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer({"results": [getattr(worker, order["method"])(**order["kwargs"])]})
+
+        def answer(self, values: Any) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(values).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Client(server.server_port, engine)
+        server.shutdown()
+
+
+def sent(
+    engine: Engine, sync: Callable[[Any], None], extension: str | None = "x.ServerWeights"
+) -> EngineCopy | None:
+    generation = generation_of(trained_model(), engine)
+    generation.mode = "server"
+    generation._weight_metadata = None
+    with serving(engine, extension) as client:
+        generation.vllm_client = client
+        with record_server(generation) as copy:
+            sync(generation)
+    assert "_iter_named_params" not in vars(generation)
+    return copy
+
+
+def test_a_server_that_was_loaded_has_the_trained_weights() -> None:
+    """The trained ones are fp32, and the server's bf16."""
+    copy = sent(Engine(), lambda generation: generation.sync_weights())
+    assert copy is not None and copy.value == "trained"
+    assert copy.how.startswith("6 of 11 tensors")
+
+
+def test_a_server_that_gets_no_weights_keeps_an_older_copy() -> None:
+    copy = sent(Engine(), lambda _: None)
+    assert copy is not None and copy.value.startswith("an older copy")
+
+
+@pytest.mark.parametrize("name", ["self_attn.k_proj", "embed_tokens", "norm"])
+def test_one_element_of_a_server_that_differs_is_named(name: str) -> None:
+    class Wrong(Engine):
+        def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
+            wrong = [(key, tensor.clone()) for key, tensor in weights]
+            (hit,) = [tensor for key, tensor in wrong if f".{name}.weight" in key]
+            hit.view(-1)[-1] += 0.5
+            super().load_weights(wrong)
+
+    copy = sent(Wrong(), lambda generation: generation.sync_weights())
+    assert copy is not None and len(copy.different) == 1 and name in copy.different[0]
+    assert copy.value != "trained" and name in copy.value
+
+
+def test_a_server_that_shows_no_weights_is_not_compared() -> None:
+    assert sent(Engine(), lambda generation: generation.sync_weights(), None) is None
+    assert sent(Engine(), lambda generation: generation.sync_weights(), "another.One") is None
+
+
+def test_a_rank_without_a_connection_compares_nothing() -> None:
+    with record_server(generation_of(trained_model(), Engine())) as copy:
+        assert copy is None

@@ -16,6 +16,7 @@ from launch.config.schema import Device
 from launch.files import load_json
 from launch.host.nvidia import Gpu, Gpus
 from launch.planning.plan import Plan
+from launch.planning.vllm_server import server_gpus
 from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding, Fix
 
@@ -34,10 +35,14 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
         return skipped("device=cpu")
     gpus = host.gpus or Gpus()
     seen = len(gpus.seen)
-    if seen >= width.local:
-        names = sorted({gpu.name for gpu in gpus.seen[: width.local]})
-        return passed(f"{width.local} of {seen}: {', '.join(names)}, driver {gpus.seen[0].driver}")
+    of_server = server_gpus(plan)
+    taken = width.local + of_server
+    if seen >= taken:
+        names = sorted({gpu.name for gpu in gpus.seen[:taken]})
+        return passed(f"{taken} of {seen}: {', '.join(names)}, driver {gpus.seen[0].driver}")
     needed = "one GPU rank" if width.local == 1 else f"{width.local} GPU ranks"
+    if of_server:
+        needed += f" and vLLM's server on {of_server} more"
     available = {0: "no GPU", 1: "one GPU"}.get(seen, f"{seen} GPUs")
     hidden = len(gpus.present) - seen
     reason = ""
@@ -45,8 +50,10 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
         reason = f": {gpus.why}"
     elif hidden > 0:
         reason = f" (CUDA_VISIBLE_DEVICES hides {hidden})"
-    if seen:
-        cure = Fix.of("set {0}", f"gpus={seen}")
+    if seen > of_server:
+        cure = Fix.of("set {0}", f"gpus={seen - of_server}")
+    elif seen:
+        cure = Fix.of("set {0}", "recipe.generation=vllm_colocate")
     else:
         sentence = "set {0} for one CPU process (the demo stages), or use a machine with GPUs"
         cure = Fix.of(sentence, "gpus=0")
@@ -58,7 +65,8 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     """A GPU that another process uses may run out of memory, or slow down every other rank."""
     width = plan.parallel.width
     gpus = host.gpus or Gpus()
-    selected = gpus.seen[: width.local]
+    taken = width.local + server_gpus(plan)
+    selected = gpus.seen[:taken]
     if width.device != Device.cuda:
         return skipped("device=cpu")
     if not selected:
@@ -67,8 +75,8 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     if in_use:
         free = [gpu.index for gpu in gpus.seen if not _is_in_use(gpu) and gpu.index]
         cure = Fix.of("stop what runs there, or set {0}", "allow=[gpus_busy]")
-        if len(free) >= width.local:
-            export = f"$ export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])}"
+        if len(free) >= taken:
+            export = f"$ export CUDA_VISIBLE_DEVICES={','.join(free[:taken])}"
             sentence = "{0} to use free ones; or stop what runs there, or set {1}"
             cure = Fix.of(sentence, export, "allow=[gpus_busy]")
         return failed("; ".join(_describe_use(gpu) for gpu in in_use), cure)

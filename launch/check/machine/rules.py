@@ -18,6 +18,7 @@ from launch.check.machine import (
     parser,
     reward,
     trainer,
+    vllm_server,
 )
 from launch.check.machine.rule import Host, PreflightRule
 from launch.config.schema import Device
@@ -31,7 +32,8 @@ RULES: tuple[PreflightRule, ...] = (
     trainer.checkout_exists,
     trainer.checkout_matches_pin,
     trainer.interpreter_has_packages,
-    trainer.vllm_server_answers,
+    vllm_server.ports_are_free,
+    vllm_server.named_server_fits,
     trainer.ray_finds_cpus,
     trainer.no_build_was_killed,
     parser.parser_accepts,

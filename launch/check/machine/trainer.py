@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -133,28 +132,6 @@ def _trl_version_problem(plan: Plan, python: str) -> Finding | None:
         return None
     cure = Fix.of("install versions that go together, or set {0}", "recipe.generation=transformers")
     return failed(f"in {python} {'; '.join(unmet)}", cure, "python")
-
-
-@rule("no_vllm_server", "vLLM")
-def vllm_server_answers(plan: Plan, host: Host) -> Finding:
-    """TRL waits 240 s for vLLM's server, with the GPUs allocated (trl/trainer/grpo_config.py,
-    vllm_server_timeout).
-    """
-    flags = values_of(plan.flags)
-    if flags.get("vllm_mode") != "server" or flags.get("vllm_server_base_url"):
-        return skipped("no vLLM server is planned")
-    host_name = str(flags.get("vllm_server_host", "0.0.0.0"))
-    port = int(flags.get("vllm_server_port", 8000))
-    try:
-        socket.create_connection((host_name, port), timeout=2.0).close()
-    except OSError as error:
-        start = (
-            "$ CUDA_VISIBLE_DEVICES=OTHERS trl vllm-serve "
-            f"--model {plan.inputs.model.reference} --port {port}"
-        )
-        cure = Fix.of("{0}, on other GPUs", start)
-        return failed(f"nothing answers at {host_name}:{port}: {error}", cure)
-    return passed(f"something answers at {host_name}:{port}")
 
 
 @rule("few_cpus", "ray")

@@ -10,7 +10,10 @@ from launch.execution.facts import GuardFinding
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.observer import Observer
+from launch.execution.supervise.streams import SERVER_LOG
 from launch.execution.supervise.watch import Watch
+
+SERVER_DIED = "vllm_server_died"
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ def conclude(
     removed: Path | None,
     observer: Observer,
     watch: Watch,
+    server_failure: str | None = None,
 ) -> RunEnd:
     """Decide how the `run` ended, which is done if nothing else is known.
 
     `status`: the launcher's exit status, None if the run was ended from here. `interrupted`: the
     name of the signal by which the user ended it. `removed`: the run folder, if it was removed
-    while the run wrote to it.
+    while the run wrote to it. `server_failure`: what the server beside the ranks did, if that ended
+    the run.
     """
     if interrupted is not None:
         return RunEnd(
@@ -44,6 +49,11 @@ def conclude(
     if removed is not None:
         message = f"{removed} was removed while the run wrote to it"
         return RunEnd(replace(run, exit_code=EXIT_FAILED, cause=message, cause_id="folder_removed"))
+    if server_failure is not None:  # whatever the ranks then reported
+        cause = observer.server_log.find_cause(server_failure, watch.config.situation)
+        failed = replace(run, exit_code=EXIT_FAILED, cause=cause.line, detail=cause.detail)
+        cure = cause.cure.text if cause.cure is not None else None
+        return RunEnd(replace(failed, cause_id=SERVER_DIED, cure=cure))
     finding = watch.stopped_by
     is_late = not watch.in_time and (status != 0 or finding is None or finding.good_until is None)
     if finding is not None and not finding.failed and not is_late:
@@ -117,6 +127,8 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
         if outcome.ended_processes:
             lines.append(f"{_count_processes(outcome.ended_processes)} ended")
     logs = [folder.logs / "launcher.log"]
+    if outcome.cause_id == SERVER_DIED:
+        logs.insert(0, folder.logs / SERVER_LOG)
     if end.rank is not None:
         logs.insert(0, folder.logs / f"rank-{end.rank}.log")
     return [*lines, f"logs: {', '.join(str(log) for log in logs)}"]

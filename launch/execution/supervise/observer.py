@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.execution.diagnosis.causes import CauseFinder
+from launch.execution.diagnosis.servers import ServerLog
 from launch.execution.facts import (
     FileUsed,
     LoggedStep,
@@ -28,7 +29,7 @@ from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.events import Event, Metrics, read_opened
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.written import CheckpointRecorder
-from launch.execution.supervise.streams import LAUNCHER
+from launch.execution.supervise.streams import LAUNCHER, SERVER
 from launch.execution.supervise.watch import Watch
 from launch.files import JsonLines
 
@@ -61,6 +62,7 @@ class Observer:
         # phases, steps, totals, each warning once
         self.display_events: deque[Event] = deque(maxlen=_MAX_PENDING)
         self.causes = CauseFinder(ranks)
+        self.server_log = ServerLog()
         self.metrics = Metrics()
         self.step = 0
         self._first_rank = min(ranks)
@@ -79,6 +81,10 @@ class Observer:
     def lines(self, source: int, lines: Sequence[str], now: float) -> None:
         if source == LAUNCHER:
             self.causes.add_launcher_lines(lines, now)
+            return
+        if source == SERVER:
+            self.server_log.add(lines)
+            self._check_progress(lines[-1], source)
             return
         self.causes.add_lines(source, lines, now)
         self._check_progress(lines[-1], source)

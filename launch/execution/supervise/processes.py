@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,26 @@ _PATIENCE_AT_KILL = 4.0  # the same if the reaper is stopped (SIGSTOP) or the us
 _REAPER = Path(__file__).with_name("reaper.py")
 
 
+@dataclass(frozen=True)
+class ServerProgram:
+    """A program that runs beside the command: it answers GET /health before that is started."""
+
+    argv: tuple[str, ...]
+    port: int  # on this machine
+    env: Mapping[str, str] = field(default_factory=dict)  # in addition to the command's
+    seconds: float = 1800.0  # within which it answers
+
+    def order(self, output: Path) -> dict[str, Any]:
+        """Return the reaper's part of an order. The program writes to `output`."""
+        return {
+            "argv": self.argv,
+            "set": self.env,
+            "output": str(output),
+            "port": self.port,
+            "seconds": self.seconds,
+        }
+
+
 class ReaperProcess:
     """A running reaper: sends it orders and reads its reports."""
 
@@ -98,6 +120,7 @@ class ReaperProcess:
         self.interrupted = False  # by the user's signal
         self.halted = False  # by a guard
         self.completed = False  # ended because all requested steps are logged
+        self.server_reports: deque[dict[str, Any]] = deque()  # about the server, not yet taken
         command = [sys.executable, "-P", "-u", str(_REAPER)]
         self._process = subprocess.Popen(
             command,
@@ -154,6 +177,8 @@ class ReaperProcess:
             was_ended = self.interrupted or self.halted or self.completed
             if report["kind"] == "exited" and not was_ended:
                 self.status = report["status"]
+            elif report["kind"].startswith("server_") and not was_ended:
+                self.server_reports.append(report)
             elif report["kind"] == "swept":
                 self.ended_processes = report["ended"]
                 self.left = report["left"]

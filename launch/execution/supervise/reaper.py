@@ -2,14 +2,19 @@
 
 A small process between the supervisor and the launcher, started by path with the launcher's own
 interpreter in its own session; it imports nothing from `launch`. The first line of stdin is the
-order (JSON: argv, set, unset, grace, remove); later lines may be `stop` or `kill`; end of file
-means that the supervisor is gone. Reports go to stdout, a JSON object per line:
+order (JSON: argv, set, unset, grace, remove, server); later lines may be `stop` or `kill`; end of
+file means that the supervisor is gone. Reports go to stdout, a JSON object per line:
 
+    {"kind": "server_ready", "seconds": 61.2}
+    {"kind": "server_silent"}                             it did not answer in time: the run is ended
+    {"kind": "server_exited", "status": 1}                before the launcher: the run is ended
     {"kind": "started", "pid": 123}
     {"kind": "exited", "status": 0}                       negative: the signal that ended the launcher
     {"kind": "swept", "ended": 7, "left": 0}               the last report: how many processes it had to end
 
-The launcher's own output goes to this process's stderr.
+The launcher's own output goes to this process's stderr. `server` (null, or JSON: argv, set, output,
+port, seconds) is a program that answers GET /health on a port of this machine. The launcher starts
+once it answers, and it is ended after the launcher.
 torch elastic puts each worker into its own session (torch/distributed/elastic/multiprocessing), so
 killing a process group misses them. On Linux this process is their subreaper: orphans are
 reparented to it, so it sees every descendant. On other systems it remembers the descendants that it
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import json
 import os
 import select
@@ -38,6 +44,8 @@ _SUBREAPER, _PDEATHSIG = 36, 1
 _DRAIN = 1.0  # seconds that the orphans of a finished launcher get to exit by themselves
 _KILL_FOR = 10.0  # seconds until a process that survives SIGKILL (D state) is given up and reported
 _POLL = 0.05
+_HEALTH_EVERY = 0.25  # seconds between two questions whether the server is up
+_HEALTH_TIMEOUT = 2.0  # seconds
 # Open files of a process. A higher limit slows down programs that close every possible descriptor.
 _MOST_FILES = 65_536
 _Key = tuple[int, float]  # (pid, creation time)
@@ -54,21 +62,33 @@ class Reaper:
         self.ended: set[_Key] = set()
         self.status: int | None = None
         self.pid = 0
+        self.server_pid = 0
+        self.server_status: int | None = None
+        self.server_processes: set[_Key] = set()  # not left behind by the launcher
         self.kill = False  # skip SIGTERM
         self.stop = False
         self.orphaned = False  # stdin has ended: the supervisor is gone
         self._input = b""
         self._parse_input(pending_input)
 
-    def start(self) -> None:
+    def prepare(self) -> None:
+        """Become the parent of orphans, and set the environment of what is started."""
         _raise_file_limit()
-        environ = dict(os.environ)
+        self.environ = dict(os.environ)
         for name in self.order["unset"]:
-            environ.pop(name, None)
-        environ.update(self.order["set"])
-        libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
-        if libc is not None:
-            libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+            self.environ.pop(name, None)
+        self.environ.update(self.order["set"])
+        self._libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
+        if self._libc is not None:
+            self._libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+
+    def start(self) -> None:
+        self.pid = self._spawn(self.order["argv"], self.environ, 2)
+        self.send_report(kind="started", pid=self.pid)
+
+    def _spawn(self, argv: list[str], environ: dict[str, str], output: int) -> int:
+        """Start a child that dies with this process; return its id."""
+        libc = self._libc
         parent = os.getpid()
 
         def die_with_parent() -> None:
@@ -78,16 +98,59 @@ class Reaper:
                     os._exit(1)
 
         child = subprocess.Popen(
-            self.order["argv"],
+            argv,
             env=environ,
             stdin=subprocess.DEVNULL,
-            stdout=2,
-            stderr=2,
+            stdout=output,
+            stderr=output,
             preexec_fn=die_with_parent,  # noqa: PLW1509  one thread only, and PDEATHSIG can be set nowhere else
         )
-        self.pid = child.pid
         child.returncode = 0  # reaped here by waitpid(-1), not by Popen
-        self.send_report(kind="started", pid=self.pid)
+        return child.pid
+
+    def start_server(self, server: dict[str, Any]) -> bool:
+        """Start the server and wait until it answers; return whether the launcher may start.
+
+        It may not if the server has exited, does not answer in time, or the run is to be ended.
+        """
+        output = os.open(server["output"], os.O_WRONLY)
+        environ = {**self.environ, **server["set"]}
+        self.server_pid = self._spawn(server["argv"], environ, output)
+        os.close(output)
+        began = time.monotonic()
+        while not _is_healthy(server["port"]):
+            if time.monotonic() - began > server["seconds"]:
+                self.send_report(kind="server_silent")
+                self.stop = True
+            self.wait(_HEALTH_EVERY)
+            self.reap()
+            if self.server_status is not None or self.stop:
+                return False
+        self.send_report(kind="server_ready", seconds=time.monotonic() - began)
+        return True
+
+    def _end_server(self) -> None:
+        """End the server and its own processes, which no other process needs any more."""
+        if not self.server_pid or self.server_status is not None:
+            return
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(self.server_pid)
+            for process in [root, *root.children(recursive=True)]:
+                self.server_processes.add((process.pid, process.create_time()))
+        deadline = time.monotonic() + self.grace
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            left = self._live_server_processes()
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(number)
+            while self._live_server_processes() and time.monotonic() < deadline and not self.kill:
+                self.wait(_POLL)
+                self.reap()
+        self.reap()
+
+    def _live_server_processes(self) -> list[psutil.Process]:
+        living = self.live_descendants()
+        return [process for key, process in living.items() if key in self.server_processes]
 
     def send_report(self, **values: Any) -> None:
         with contextlib.suppress(OSError):  # the supervisor is gone
@@ -104,6 +167,11 @@ class Reaper:
             if pid == self.pid and self.status is None:
                 self.status = os.waitstatus_to_exitcode(status)
                 self.send_report(kind="exited", status=self.status)
+            elif pid == self.server_pid and self.server_status is None:
+                self.server_status = os.waitstatus_to_exitcode(status)
+                if self.status is None and not self.stop:
+                    self.send_report(kind="server_exited", status=self.server_status)
+                    self.stop = True
 
     def live_descendants(self) -> dict[_Key, psutil.Process]:
         """Return every live descendant by (pid, creation time)."""
@@ -146,13 +214,16 @@ class Reaper:
         self.kill = self.kill or b"kill" in lines
 
     def watch(self) -> None:
-        """Wait until the launcher has exited or a stop order has come."""
+        """Wait until the launcher or the server has exited, or a stop order has come."""
         while self.status is None and not self.stop:
             self.reap()
-            if self.status is None:
+            if not self._is_over():
                 if not _LINUX:
                     self.live_descendants()
                 self.wait(None if _LINUX else 1.0)
+
+    def _is_over(self) -> bool:
+        return self.status is not None or self.stop
 
     def sweep(self) -> None:
         """End every descendant: wait for those that exit by themselves, then send SIGTERM, then
@@ -160,6 +231,7 @@ class Reaper:
         """
         grace = self.grace
         if not self.stop:
+            self._end_server()
             if self._wait_until_gone(_DRAIN):
                 return
             grace = min(grace, 3.0)
@@ -192,7 +264,8 @@ class Reaper:
         for key, process in descendants.items():
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
-                self.ended.add(key)
+                if key not in self.server_processes:
+                    self.ended.add(key)
                 if number != signal.SIGKILL:
                     process.resume()  # a stopped process (SIGSTOP) does not handle SIGTERM
         return len(descendants)
@@ -216,6 +289,18 @@ def is_zombie(process: psutil.Process) -> bool:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return True
+
+
+def _is_healthy(port: int) -> bool:
+    """Return whether a server on this machine answers that it is up."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_HEALTH_TIMEOUT)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 _WAKE = (0, 0)
@@ -258,10 +343,14 @@ def main() -> None:
     signal.set_wakeup_fd(_WAKE[1], warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: _TERMINATED.append(1))
+    reaper.prepare()
     try:
-        reaper.start()
+        server = reaper.order["server"]
+        if server is None or reaper.start_server(server):
+            reaper.start()
     except OSError as error:
-        os.write(2, f"{reaper.order['argv'][0]}: {error.strerror}\n".encode())
+        name = error.filename or reaper.order["argv"][0]
+        os.write(2, f"{name}: {error.strerror}\n".encode())
         reaper.status = 127
         reaper.send_report(kind="exited", status=127)
     try:

@@ -1,9 +1,9 @@
 """Reads the output of a run's processes: redacted into log files, and on as lines and events.
 
-One thread reads everything. Each rank has two FIFOs in a private folder, created before the run
-starts and held open for reading and writing, so a late worker never blocks in open() and no early
-end of file occurs. Memory is bounded: lines have a maximum length, and a writer that is faster than
-this thread waits in its pipe.
+One thread reads everything. Each rank has two FIFOs, and a server beside the ranks has one, in a
+private folder, created before the run starts and held open for reading and writing, so a late
+worker never blocks in open() and no early end of file occurs. Memory is bounded: lines have a
+maximum length, and a writer that is faster than this thread waits in its pipe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _PIPE_SIZE = 1 << 20  # bytes, on Linux: a burst of this size does not block the
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 # seconds between two rounds while little arrives; waking up for every line would cost more
 _IDLE = 0.02
-LAUNCHER = -1  # the source number of the launcher's own output; ranks are 0, 1, ...
+# the source numbers of the launcher's own output and of the server's; ranks are 0, 1, ...
+LAUNCHER = -1
+SERVER = -2
+SERVER_LOG = "vllm-server.log"
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,22 @@ class Channel:
 
     folder: Path
     ranks: tuple[int, ...]
+    has_server: bool = False
 
     @staticmethod
-    def create(folder: Path, ranks: Sequence[int]) -> Channel:
+    def create(folder: Path, ranks: Sequence[int], *, has_server: bool = False) -> Channel:
         """Create the FIFOs in `folder`, an existing private folder."""
-        channel = Channel(folder, tuple(ranks))
+        channel = Channel(folder, tuple(ranks), has_server)
+        if has_server:
+            os.mkfifo(channel.server, 0o600)
         for rank in ranks:
             os.mkfifo(channel.out(rank), 0o600)
             os.mkfifo(channel.events(rank), 0o600)
         return channel
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "server.out"
 
     def out(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.out"
@@ -102,7 +112,7 @@ class StreamSink(Protocol):
     """Takes the lines and events of a run from the pump."""
 
     def lines(self, source: int, lines: Sequence[str], now: float) -> None:
-        """Take lines of the output of rank `source`, or of the LAUNCHER."""
+        """Take lines of the output of rank `source`, of the LAUNCHER or of the SERVER."""
 
     def event(self, event: Event) -> None:
         """Take an event that a worker sent."""
@@ -160,7 +170,7 @@ class _EventReader:
 class Pump:
     """The thread that reads every FIFO of a channel and the launcher's pipe, until `finish`.
 
-    `logs`: the folder for `rank-N.log` and `launcher.log`. `launcher`: the read end of the
+    `logs`: the folder for `rank-N.log`, `launcher.log` and `vllm-server.log`. `launcher`: the read end of the
     launcher's output pipe. An exception in the sink does not stop the reading; the first one is
     kept in `fault`.
     """
@@ -178,6 +188,9 @@ class Pump:
             self._readers[output] = _OutputReader(rank, _LogFile(logs / f"rank-{rank}.log"), sink)
             events = os.open(channel.events(rank), os.O_RDWR | os.O_NONBLOCK)
             self._readers[events] = _EventReader(rank, sink)
+        if channel.has_server:
+            output = os.open(channel.server, os.O_RDWR | os.O_NONBLOCK)
+            self._readers[output] = _OutputReader(SERVER, _LogFile(logs / SERVER_LOG), sink)
         os.set_blocking(launcher, False)
         self._readers[launcher] = _OutputReader(LAUNCHER, _LogFile(logs / "launcher.log"), sink)
         for fd, reader in self._readers.items():

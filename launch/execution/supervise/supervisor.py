@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from launch.execution.diagnosis.servers import describe_exit
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
@@ -34,9 +35,9 @@ from launch.execution.record.outcome import Outcome
 from launch.execution.record.written import CheckpointRecorder
 from launch.execution.supervise.ending import RunEnd, conclude, end_lines
 from launch.execution.supervise.observer import Observer
-from launch.execution.supervise.processes import ReaperProcess, end_by_run_id
+from launch.execution.supervise.processes import ReaperProcess, ServerProgram, end_by_run_id
 from launch.execution.supervise.stacks import PeerNodes
-from launch.execution.supervise.streams import Channel, Pump
+from launch.execution.supervise.streams import SERVER_LOG, Channel, Pump
 from launch.execution.supervise.watch import Watch, WatchConfig
 from launch.redact import add_secrets
 from launch.resources import PYTHON_VARIABLES
@@ -69,6 +70,7 @@ class Execution:
     stop_after: int | None = None
     seconds: float | None = None  # end the run as done after this time, whatever was logged
     peers: PeerNodes | None = None  # the other nodes of the run
+    server: ServerProgram | None = None  # starts before the command, and ends after it
     # The exit codes of the ends that are recorded at once, before anything is printed. A pass that
     # is not a run has none. In a job it lacks the interruption, because the caller knows its cause
     # (a lost node, the time limit) and records it.
@@ -77,22 +79,24 @@ class Execution:
     leads: bool = True
 
 
-def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str, Any]:
+def _reaper_order(execution: Execution, run_id: str, channel: Channel) -> dict[str, Any]:
     """Return what the reaper is to start, and the folder that it removes at the end."""
+    server = execution.server
     return {
+        "server": server.order(channel.server) if server is not None else None,
         "argv": execution.argv,
         "set": {
             **execution.env,
             **PYTHON_VARIABLES,
             # torch's elastic agent leaves a folder there; the ranks get their own back
-            "TMPDIR": str(channel),
+            "TMPDIR": str(channel.folder),
             "LAUNCH_TMPDIR": {**os.environ, **execution.env}.get("TMPDIR", ""),
             "LAUNCH_RUN_ID": run_id,
-            "LAUNCH_CHANNEL": str(channel),
+            "LAUNCH_CHANNEL": str(channel.folder),
             "LAUNCH_TRACER": str(os.getpid()),
         },
         "unset": _matching_names(execution.unset, os.environ),
-        "remove": str(channel),
+        "remove": str(channel.folder),
     }
 
 
@@ -178,7 +182,11 @@ def _supervise(
 ) -> Outcome:
     context = execution.watch_config.guard_context
     run_id = uuid.uuid4().hex
-    channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), context.ranks)
+    channel = Channel.create(
+        Path(tempfile.mkdtemp(prefix="launch-")),
+        context.ranks,
+        has_server=execution.server is not None,
+    )
     reaper: ReaperProcess | None = None
     watch = Watch(
         execution.watch_config,
@@ -197,11 +205,14 @@ def _supervise(
     watch.start()
     ended_processes = 0
     try:
-        reaper = ReaperProcess(_reaper_order(execution, run_id, channel.folder), writing)
+        reaper = ReaperProcess(_reaper_order(execution, run_id, channel), writing)
         stops.reaper = reaper
         stops.forward()
         run.screen.start(context.total_steps)
-        observer.event(Event("phase", time.time(), min(context.ranks), {"phase": "import"}))
+        if execution.server is not None:
+            run.screen.say(f"starting vLLM's server; its log: {folder.logs / SERVER_LOG}")
+        else:
+            run.begin_import()
         run.follow(reaper)
     finally:
         os.close(writing)
@@ -243,9 +254,15 @@ class _LiveRun:
     stops: _StopSignals
     began: float = field(default_factory=time.monotonic)
     is_removed: bool = False  # whether the folder was removed while the run wrote to it
+    server_failure: str | None = None  # what the server did, where that ended the run
     _step: int = 0  # the last one that the other nodes were notified of
     _misses: int = 0  # looks in a row that did not find the folder
     _folder_checked: float = field(default_factory=time.monotonic)  # when it was looked for last
+
+    def begin_import(self) -> None:
+        """Record that the command starts, whose first phase is the import of the trainer."""
+        rank = min(self.execution.watch_config.guard_context.ranks)
+        self.observer.event(Event("phase", time.time(), rank, {"phase": "import"}))
 
     def follow(self, reaper: ReaperProcess) -> None:
         """Forward events to the display, and what ends the run to the reaper, until that exits."""
@@ -255,6 +272,7 @@ class _LiveRun:
             while True:
                 if selector.select(_REFRESH) and not reaper.read_reports():
                     return
+                self._take_server_reports(reaper)
                 self.show()
                 self.screen.refresh()
                 if self._has_done_enough():
@@ -270,6 +288,18 @@ class _LiveRun:
                 for number in self.stops.signals[signals_seen:]:
                     self._say_signal(number, is_first=signals_seen == 0)
                     signals_seen += 1
+
+    def _take_server_reports(self, reaper: ReaperProcess) -> None:
+        """Say that the server is up, and keep why it ended the run."""
+        while reaper.server_reports:
+            report = reaper.server_reports.popleft()
+            if report["kind"] == "server_ready":
+                self.screen.say(f"vLLM's server answers after {report['seconds']:.0f} s")
+                self.begin_import()
+            elif report["kind"] == "server_silent":
+                self.server_failure = "did not answer in time"
+            else:
+                self.server_failure = describe_exit(report["status"])
 
     def _say_signal(self, number: signal.Signals, *, is_first: bool) -> None:
         if not self.execution.leads:
@@ -305,6 +335,7 @@ class _LiveRun:
             status=reaper.status,
             interrupted=self.stops.signals[0].name if reaper.interrupted else None,
             removed=self.folder.path if self.is_removed else None,
+            server_failure=self.server_failure,
             observer=self.observer,
             watch=self.watch,
         )

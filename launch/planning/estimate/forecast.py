@@ -37,6 +37,7 @@ from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
 from launch.planning.stage_model import model_shape
+from launch.planning.vllm_server import planned_server
 
 
 class MemoryFit(StrEnum):
@@ -397,7 +398,11 @@ def _vllm_gib(plan: Plan, environ: Mapping[str, str]) -> float:
     Raises UnknownMemoryError.
     """
     flags = values_of(plan.flags)
-    if not flags.get("use_vllm") or flags.get("vllm_mode", "colocate") != "colocate":
+    server = planned_server(plan)
+    is_on_card = flags.get("vllm_mode", "colocate") == "colocate"
+    if server is not None:
+        is_on_card = server.gpus == 0
+    if not flags.get("use_vllm") or not is_on_card:
         return 0.0
     card = card_memory(plan.config.cluster, environ)
     if card is None:

@@ -35,7 +35,10 @@ FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     templates.preferences_keep_the_template,
     tracking.flags_follow_tracking_and_push,
     rlvr.learners_and_engines_take_all_gpus,
-    rlvr.vllm_has_two_ports,
+    rlvr.server_has_two_ports,
+    rlvr.server_has_a_gpu,
+    rlvr.server_is_on_the_only_machine,
+    rlvr.server_shares_the_only_gpu,
     rlvr.sampling_sees_small_updates,
 )
 PLAN_RULES: tuple[PlanRule[Plan], ...] = (

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from launch.config.schema import Kind, Launcher
+from launch.config.schema import Device, Kind, Launcher
 from launch.planning.plan import Plan
-from launch.planning.rlvr import ray_needs, uses_vllm
+from launch.planning.rlvr import ray_needs
 from launch.planning.rules.plan_rule import FlagsCase, SettingsCase, plan_rule
+from launch.planning.vllm_server import SERVER, group_port, server_port, starts_server
 from launch.rules.code import failed, warned
 from launch.worker.finding import Finding, Fix
-
-# Defaults of TRL (trl/trainer/grpo_config.py, vllm_server_port and vllm_group_port).
-_SERVER_PORT = 8000
-_GROUP_PORT = 51216
 
 
 @plan_rule("partial_groups")
@@ -74,15 +71,44 @@ def learners_and_engines_take_all_gpus(case: FlagsCase) -> Iterator[Finding]:
 
 
 @plan_rule("vllm_ports")
-def vllm_has_two_ports(case: FlagsCase) -> Iterator[Finding]:
+def server_has_two_ports(case: FlagsCase) -> Iterator[Finding]:
     """TRL talks to vLLM's server at one port, and sends it weights at another one."""
-    if case.trainer.launcher == Launcher.ray or not uses_vllm(case.config):
-        return
-    server_port = case.values.get("vllm_server_port", _SERVER_PORT)
-    group_port = case.values.get("vllm_group_port", _GROUP_PORT)
-    if server_port == group_port:
-        message = f"vLLM's server and the group that sends it weights can't share port {group_port}"
+    port = server_port(case.values)
+    if case.config.recipe.generation == SERVER and port == group_port(case.values):
+        message = f"vLLM's server and the group that sends it weights can't share port {port}"
         yield failed(message, "set another port", "flags.vllm_group_port")
+
+
+@plan_rule("no_server_gpu")
+def server_has_a_gpu(case: FlagsCase) -> Iterator[Finding]:
+    """vLLM's server needs a GPU."""
+    if not starts_server(case.config, case.values):
+        return
+    if case.parallel.width.device == Device.cpu:
+        message = "vLLM's server needs a GPU, and this plan has none"
+        yield failed(message, "set gpus=N", "recipe.generation")
+
+
+@plan_rule("vllm_server_nodes")
+def server_is_on_the_only_machine(case: FlagsCase) -> Iterator[Finding]:
+    """A run starts vLLM's server on its own machine, so it can't have several."""
+    nodes = case.parallel.width.nodes
+    if not starts_server(case.config, case.values) or nodes == 1:
+        return
+    message = f"the run starts vLLM's server on one machine, got nodes={nodes}"
+    cure = "name a server of your own: flags.vllm_server_base_url=http://HOST:8000"
+    yield failed(message, cure, "nodes")
+
+
+@plan_rule("shared_server_gpu")
+def server_shares_the_only_gpu(case: FlagsCase) -> Iterator[Finding]:
+    """vLLM's server can share the GPU of one rank: another one's is not the server's."""
+    gpus = case.parallel.width.world_size
+    shares = case.config.recipe.server_gpus == 0
+    if not starts_server(case.config, case.values) or not shares or gpus == 1:
+        return
+    message = f"vLLM's server can share the GPU of one rank, got gpus={gpus}"
+    yield failed(message, "set recipe.server_gpus=1", "recipe.server_gpus")
 
 
 @plan_rule("bf16_sampling", allow=True)

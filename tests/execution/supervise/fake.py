@@ -19,6 +19,7 @@ from launch.execution.display import PlainDisplay
 from launch.execution.facts import GuardContext
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
+from launch.execution.supervise.processes import ServerProgram
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import WatchConfig
 from tests.paths import ROOT
@@ -76,6 +77,7 @@ def run(
     before: Sequence[str] = (),
     ranks: Sequence[int] = (0,),
     env: Mapping[str, str] | None = None,
+    server: ServerProgram | None = None,
 ) -> Finished:
     """Runs `python BEFORE trainer.py` to its end under the supervisor."""
     run_folder = RunFolder(folder / "run")
@@ -83,7 +85,7 @@ def run(
     argv = (sys.executable, *before, str(script(folder, body)))
     shown = io.StringIO()
     watched = WatchConfig(guard_context=GuardContext(ranks=tuple(ranks)))
-    execution = Execution(argv=argv, env=env or {}, watch_config=watched)
+    execution = Execution(argv=argv, env=env or {}, watch_config=watched, server=server)
     outcome = supervise(execution, run_folder, PlainDisplay(shown))
     run_folder.finish(outcome)
     return Finished(outcome, run_folder, shown.getvalue())
