@@ -74,7 +74,14 @@ def ids_in_source() -> set[str]:
 _SLURM_SOURCES = ("slurm/partitions.py", "slurm/cluster.py")
 
 
-WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
+WEIGHTS = (
+    "weights",
+    "schedule_peak",
+    "movable_weights",
+    "gradients",
+    "last_update",
+    "saved_weights",
+)
 
 
 def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:

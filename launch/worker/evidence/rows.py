@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import channel, columns, hooks
+from .. import columns, hooks
 from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence, tokenised
@@ -100,7 +100,7 @@ class RowRecord:
         self.compared += len(due)
         if missing:
             found = f"{len(due) - missing} of {count_of(len(due), 'staged row')} of {name}"
-            self.faults.append(f"{found}, tokenised anew, among the rows of the trainer")
+            self.faults.append(f"{found} that were tokenised anew")
 
     def watch_open_instruct(self) -> None:
         """Note the data sets that open-instruct's script trains on, which it loads first."""
@@ -115,7 +115,7 @@ class RowRecord:
             self.parts = parts_of_statistics(built[1])
             with tokenised.left_to_trainer():
                 entries = built[1].get("per_dataset_stats", ())
-                self.faults += tokenised.compare_counts(built[0], entries)
+                self.faults[:0] = tokenised.compare_counts(built[0], entries)
             return built
 
         cache = dataset_transformation.LocalDatasetTransformationCache
@@ -126,7 +126,7 @@ class RowRecord:
         ) -> Any:
             loaded = load(self_, dcs, tc, *arguments, **options)
             cache.load_or_transform_dataset = load
-            for config in dcs if channel.rank() == 0 else ():
+            for config in dcs:
                 with tokenised.left_to_trainer():
                     due = tokenised.tokenise_with_open_instruct(config, tc.tokenizer)
                     self._compare(loaded[0], [row for _, row in due], config.dataset_name)
@@ -208,10 +208,10 @@ def check_mixture(
     kept = record.kept
     if not faults and dataset_rows is not None and dataset_rows != kept:
         faults.append(f"{dataset_rows} of {kept} rows in the data loader")
+        how = f"{how}: {', '.join(part.name for part in parts)}"
     faults += record.faults
     if faults:
-        names = ", ".join(part.name for part in parts)
-        return [Evidence(MIXTURE, "; ".join(faults), f"{how}: {names}").judge(requested, False)]
+        return [Evidence(MIXTURE, "; ".join(faults), how).judge(requested, False)]
     note = f"{count_of(loaded, 'row')} of {count_of(len(parts), 'data set')}"
     if kept != loaded:
         note += f", of which the trainer's own filters leave {kept}"

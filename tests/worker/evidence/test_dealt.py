@@ -135,12 +135,12 @@ def test_a_collator_that_deals_less_is_found(
     collate: Any, packing: str, fault: Any, first: str
 ) -> None:
     found, due = deal(lambda batch: fault(collate, batch), packing)
-    assert found.differences(due)[0] == first
+    assert found.differences(due)[:1] == [first]
 
 
 def test_a_sampler_that_deals_other_rows_is_found() -> None:
     found, due = deal(pad, "none", sampler=Twice)
-    assert found.differences(due)[0] == "45 of 48 tokens dealt in an epoch"
+    assert found.differences(due)[:1] == ["45 of 48 tokens dealt in an epoch"]
 
 
 def test_what_is_not_known_is_not_compared() -> None:

@@ -130,7 +130,7 @@ def test_what_trl_prepares(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert datasets.is_caching_enabled()
     else:
         assert verdict == "refuted"
-        assert f"of 62 staged rows of {file.parent}, tokenised anew" in value
+        assert f"of 62 staged rows of {file.parent} that were tokenised anew" in value
 
 
 @pytest.fixture(scope="module")
