@@ -15,14 +15,14 @@ from launch.execution.record.folder import RunFolder
 from launch.files import append_json
 from launch.planning.plan import Plan
 from launch.planning.read_files import LoadedFiles, describe_later, snapshot_inputs
-from launch.planning.saved_model import find_model_changes
+from launch.planning.saved_model import find_start_changes
 
 
 def refuse_changed_model(plan: Plan) -> None:
     """Refuse a model that is not the one that its run saved: a pipeline's stage is planned before
     the model exists. Raises UserError: model_changed, base_changed.
     """
-    changes = find_model_changes(plan.inputs.model, plan.machine.digests.of)
+    changes = find_start_changes(plan.inputs.model, plan.machine.digests.of)
     problems = [change for change in changes if change.id not in plan.config.allow]
     if problems:
         raise UserError(problems)

@@ -108,6 +108,8 @@ def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
     remaining = request.stages[request.stages.index(plan.stage) + 1 :]
     not_started = f"; {', '.join(remaining)} not started" if remaining else ""
     continuation = describe_continuation(plan, request.stop_if_worse, name_stage)
+    if isinstance(sys.exception(), UserError):  # which is printed after this line
+        continuation = "to continue: put right what follows, then the same command"
     return f"pipeline {pipeline.name} ended in {plan.stage}{not_started}; {continuation}"
 
 

@@ -244,7 +244,9 @@ def snapshot_inputs(
             if state is not None:
                 files[path] = ReadFile(state, value)
     if changes and CHANGED not in plan.config.allow:
-        raise UserError(Finding.error(CHANGED, describe(list(dict.fromkeys(changes))), None, _CURE))
+        changed = name_first(list(dict.fromkeys(changes)))
+        message = f"what the run reads is not what was planned: {changed}"
+        raise UserError(Finding.error("input_changed", message, None, _CURE))
     return ReadFiles(files, tuple(dict.fromkeys(folders)))
 
 
@@ -266,7 +268,8 @@ def find_here(planned: ReadFiles, digest: Digest, allow: Collection[str]) -> Rea
             changes.append(f"{path} is another file on this node")
         files[path] = ReadFile(state, read.digest)
     if changes and CHANGED not in allow:
-        raise UserError(Finding.error(CHANGED, describe(changes), None, _CURE_OF_NODES))
+        message = f"the files of this node are not those that were planned: {name_first(changes)}"
+        raise UserError(Finding.error("input_changed", message, None, _CURE_OF_NODES))
     return ReadFiles(files, planned.folders)
 
 

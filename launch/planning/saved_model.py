@@ -107,13 +107,13 @@ def check_model_folder(
         problems = _find_incomplete(config, model, where)
         if not problems:
             problems = find_short_context(config, origins, model, model.reference, environ)
-    changes = find_model_changes(model, digest)
+    changes = find_start_changes(model, digest)
     problems += [replace(each, where=where) for each in changes if each.id not in config.allow]
     if problems:
         raise UserError(problems)
 
 
-def find_model_changes(model: InputSource, digest: Digest) -> list[Finding]:
+def find_start_changes(model: InputSource, digest: Digest) -> list[Finding]:
     """Return how the model of a finished run, or its adapter's base, differs from what its DONE
     holds; [] for a model that is no run's.
     """

@@ -49,7 +49,8 @@ def report_opened(paths: Iterable[Path], events: EventWriter) -> None:
 def send_used(files: Iterable[UsedFile], events: EventWriter) -> None:
     """Send files whose states a process has seen; the first process of each machine does."""
     for file in files if events.is_first_of_machine else ():
-        events.emit("opened", path=file.path, state=file.state, use=file.use)
+        use = {} if file.use == "load" else {"use": file.use}
+        events.emit("opened", path=file.path, state=file.state, **use)
 
 
 def report_folder(source: object, events: EventWriter) -> None:

@@ -15,7 +15,7 @@ from launch.errors import UserError
 from launch.execution.completion import refuse_changes
 from launch.planning.digest_cache import DigestCache
 from launch.planning.input_source import InputSource
-from launch.planning.saved_model import digest_model, find_changes, find_model_changes, run_of
+from launch.planning.saved_model import digest_model, find_changes, find_start_changes, run_of
 from tests.conftest import machine_in, planned
 from tests.execution import files
 
@@ -175,6 +175,6 @@ def test_a_model_that_another_run_was_to_make_is_compared_before_the_start(tmp_p
     run = finished_run(tmp_path)
     source = InputSource(str(run / "model"), run / "model", None, Provenance("override", None))
     digest = DigestCache(tmp_path / "digests.json").of
-    assert find_model_changes(source, digest) == []
+    assert find_start_changes(source, digest) == []
     (run / "model" / "model.safetensors").write_text("of another run")
-    assert [each.id for each in find_model_changes(source, digest)] == ["model_changed"]
+    assert [each.id for each in find_start_changes(source, digest)] == ["model_changed"]

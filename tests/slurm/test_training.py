@@ -39,6 +39,12 @@ def evidence(run: Path) -> dict[str, str]:
     return {event["what"]: str(event["value"]) for event in events if event["kind"] == "evidence"}
 
 
+def opened(run: Path) -> list[str]:
+    """Return the files that the processes of a node have reported as loaded."""
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [event["path"] for event in events if event["kind"] == "opened"]
+
+
 def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path) -> None:
     overrides = [
         "pipeline=demo,demo_dpo",
@@ -71,6 +77,11 @@ def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path
     assert (sft / "logs" / "rank-0.log").stat().st_size
     assert (sft / "nodes" / "1" / "logs" / "rank-1.log").stat().st_size
     assert (sft / "nodes" / "1" / "DONE").is_file()
+    [attempt] = (logs / "demo" / "two").glob(f"{first}.*")
+    start = json.loads((attempt / "start.json").read_text())
+    for record in (sft, sft / "nodes" / "1"):  # the first rank of each node reports what it loads
+        weights = [path for path in opened(record) if path.endswith("model.safetensors")]
+        assert weights and set(weights) <= start["files"].keys()
     plan = json.loads((dpo / "plan.json").read_text())
     assert plan["flags"]["model_name_or_path"]["value"] == str(sft / "model")
     submitted = json.loads((logs / "demo_dpo" / "two" / "plan.json").read_text())

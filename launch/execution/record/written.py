@@ -272,10 +272,8 @@ def _append(run: Path, checkpoint: WrittenCheckpoint) -> None:
         if name in checkpoint.digests:
             entry["digest"] = checkpoint.digests[name]
         files[name] = entry
-    line = {
-        "checkpoint": checkpoint.name,
-        "attempt": checkpoint.attempt,
-        "whole": checkpoint.whole,
-        "files": files,
-    }
+    line: dict[str, object] = {"checkpoint": checkpoint.name, "attempt": checkpoint.attempt}
+    if not checkpoint.whole:
+        line["whole"] = False
+    line["files"] = files
     append_json(run / WRITTEN, versioned(line))
