@@ -90,18 +90,17 @@ def check_model_folder(
     model: InputSource,
     digest: Digest,
     environ: Mapping[str, str],
-) -> None:
+) -> list[Finding]:
     """Check that a local model is complete, which the trainer does only once the data is tokenised.
     The model of a run has to be the one that the run saved.
 
     A model that another run is still to make (model.trained_by) is checked when that run ends.
 
-    Raises UserError: incomplete_model, model_changed, base_changed, short_context.
+    Returns what `allow` turns into a warning. Raises UserError: incomplete_model, model_changed,
+    base_changed, short_context.
     """
-    if "incomplete_model" in config.allow or config.model.trained_by:
-        return
-    if config.trainer.launcher != Launcher.accelerate:
-        return
+    if config.model.trained_by or config.trainer.launcher != Launcher.accelerate:
+        return []
     where = model.provenance.where
     folders = [model.local] if model.build is None else []
     if model.adapter is not None:
@@ -117,16 +116,18 @@ def check_model_folder(
             message = f"model.path={folder} does not exist"
             cure = suggest_neighbours(folder)
             problems.append(Finding.error("incomplete_model", message, where, cure))
+    if problems and "incomplete_model" in config.allow:
+        return [problem.apply_allow(config.allow).as_warning() for problem in problems]
     source = model.adapter.folder if model.adapter is not None else model.local
     run = run_of(source) if source and model.build in (None, MERGE) else None
     if run is not None:
-        for change in find_changes(run, digest):
-            if change.id not in config.allow:
-                problems.append(replace(change, where=where))
+        problems += [replace(change, where=where) for change in find_changes(run, digest)]
     if not problems:
         problems = find_short_context(config, origins, model, model.reference, environ)
-    if problems:
-        raise UserError(problems)
+    problems = [problem.apply_allow(config.allow) for problem in problems]
+    if any(problem.stops for problem in problems):
+        raise UserError([problem for problem in problems if problem.stops])
+    return [problem.as_warning() for problem in problems]
 
 
 def _find_incomplete_folder(
@@ -158,7 +159,7 @@ def find_short_context(
     folder = folder or hub_snapshot(model.reference, environ)
     context = read_context(folder) if folder else None
     limit = config.recipe.max_seq_length
-    if context is None or limit <= context or "short_context" in config.allow:
+    if context is None or limit <= context:
         return []
     message = (
         f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
