@@ -1,8 +1,10 @@
-"""What the checks of a run's weights cost on this machine: `python benchmarks/weight_checks.py [GIB]`.
+"""What the evidence of a run costs on this machine: `python benchmarks/weight_checks.py [GIB]`.
 
 Prints the seconds per GiB of weights of a checksum, of the check of what was saved and of the
-digest in DONE, and the seconds that a step's samples take. A run pays three checksums, one check
-and one digest; the samples in every step.
+digest in DONE. A run pays three checksums, one check and one digest. Of what every step pays it
+prints the microseconds: the samples of the weights and of the gradients, and the comparison of the
+optimizer's rates with the schedule. The step beside it is a forward and a backward pass of 1,024
+tokens through the same weights, without attention, and without an update.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from types import SimpleNamespace
 import torch
 from safetensors.torch import save_file
 
-from launch.planning.identity import DigestCache
+from launch.planning.digest_cache import DigestCache
+from launch.worker.evidence.optimizer import RateCheck, StepCount, transformers_rates
+from launch.worker.evidence.saved_model import check_saved
 from launch.worker.evidence.trainer_objects import TrainerObjects
-from launch.worker.evidence.updates import Updates, check_saved
+from launch.worker.evidence.updates import PATIENCE, Updates
 
 LAYERS, TENSORS = 32, 9  # of Llama 3.1 8B
+TOKENS = 1024  # of a step
+STEPS = 1000  # of the run
 
 
 def build_model(gib: float, device: str) -> torch.nn.Module:
@@ -63,15 +69,42 @@ def main() -> None:
     for parameter in named.values():
         parameter.grad = torch.ones_like(parameter)
     updates = Updates(TrainerObjects(None, model=model, optimizer=optimizer, step=0))
-    updates._first_is_judged = True  # as in every step after the first ones
+    requested = {"learning_rate": "1e-5", "lr_scheduler": "linear", "warmup_ratio": "0.03"}
+    count = StepCount(STEPS)
+    rates = RateCheck(requested, transformers_rates, count)
+    due = transformers_rates("linear", 1e-5, 0.03, count)
+    steps = iter(range(STEPS))
 
     def follow_step() -> None:
         updates.note_gradients()
         updates.after_step()
 
+    def compare_rates() -> None:
+        done = next(steps)
+        rate = due(done)
+        if any(finding.verdict != "proven" for finding in rates.step(done, [rate, rate])):
+            raise RuntimeError("the rate of the schedule itself is refuted")
+
+    width = next(iter(named.values())).shape[0]
+    inputs = torch.randn(TOKENS, width, dtype=torch.bfloat16, device=device)
+
+    def train_step() -> None:
+        hidden = inputs
+        for layer in model:
+            hidden = torch.tanh(layer(hidden))
+        hidden.float().mean().backward()
+
+    for _ in range(PATIENCE + 1):  # afterwards the first update is judged
+        follow_step()
     print(f"{device}, {torch.get_num_threads()} threads, {gib:.2f} GiB in {len(named)} tensors")
     print(f"checksum of every weight  {seconds(updates._checksums, device) / gib:.3f} s/GiB")
-    print(f"samples of a step         {seconds(follow_step, device, 9):.4f} s")
+    samples = seconds(follow_step, device, 9)
+    compared = seconds(compare_rates, device, 99)
+    step = seconds(train_step, device)
+    share = (samples + compared) / step
+    print(f"samples of a step         {samples * 1e6:,.0f} us")
+    print(f"rates of a step           {compared * 1e6:,.0f} us")
+    print(f"a step of {TOKENS:,} tokens    {step * 1e6:,.0f} us, of which both are {share:.3%}")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
         save_file({name: p.detach().cpu() for name, p in named.items()}, file)

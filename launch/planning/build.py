@@ -164,7 +164,7 @@ def _build(
     template = find_template(composed.config, origins, cwd, upstream_templates, finder)
     config = _with_template(composed.config, template)
     inputs = resolve_inputs(config, origins, cache, cwd, machine.digests.of)
-    check_model_folder(config, origins, inputs.model, machine.digests.of, environ)
+    model_warnings = check_model_folder(config, origins, inputs.model, machine.digests.of, environ)
 
     # How the ranks share the model and the global batch.
     width = resolve_width(config, origins)
@@ -298,7 +298,7 @@ def _build(
         env={**env, **tracking_environment(config, folder)},
         lengths_file=lengths,
         files_checked=files_checked,
-        warnings=(*built.warnings, *setting_warnings, *flag_warnings),
+        warnings=(*model_warnings, *built.warnings, *setting_warnings, *flag_warnings),
     )
     return replace(plan, warnings=(*plan.warnings, *find_warnings(plan)))
 

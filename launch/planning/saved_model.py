@@ -90,27 +90,32 @@ def check_model_folder(
     model: InputSource,
     digest: Digest,
     environ: Mapping[str, str],
-) -> None:
+) -> list[Finding]:
     """Check that a local model is complete, which the trainer does only once the data is tokenised.
     The model of a run has to be the one that the run saved.
 
     A model that another run is to make (model.trained_by) is checked before this one starts.
 
-    Raises UserError: incomplete_model, model_changed, base_changed, short_context.
+    Returns what `allow` turns into a warning. Raises UserError: incomplete_model, model_changed,
+    base_changed, short_context.
     """
     if config.model.trained_by:
-        return
+        return []
     where = model.provenance.where
     problems = []
     # the other trainers convert a model before they load it
-    if config.trainer.launcher == Launcher.accelerate and "incomplete_model" not in config.allow:
+    if config.trainer.launcher == Launcher.accelerate:
         problems = _find_incomplete(config, model, where)
+        if problems and "incomplete_model" in config.allow:
+            return [problem.apply_allow(config.allow).as_warning() for problem in problems]
         if not problems:
             problems = find_short_context(config, origins, model, model.reference, environ)
-    changes = find_start_changes(model, digest)
-    problems += [replace(each, where=where) for each in changes if each.id not in config.allow]
-    if problems:
-        raise UserError(problems)
+    problems += [replace(change, where=where) for change in find_start_changes(model, digest)]
+    problems = [problem.apply_allow(config.allow) for problem in problems]
+    stopping = [problem for problem in problems if problem.stops]
+    if stopping:
+        raise UserError(stopping)
+    return [problem.as_warning() for problem in problems]
 
 
 def find_start_changes(model: InputSource, digest: Digest) -> list[Finding]:
@@ -170,7 +175,7 @@ def find_short_context(
     folder = folder or hub_snapshot(model.reference, environ)
     context = read_context(folder) if folder else None
     limit = config.recipe.max_seq_length
-    if context is None or limit <= context or "short_context" in config.allow:
+    if context is None or limit <= context:
         return []
     message = (
         f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"

@@ -1,19 +1,23 @@
 """Real trainers with a fault in their own process: each run is stopped, and names the key.
 
 The fault is planted by tests/integration/planted/sitecustomize.py, which the trainer's interpreter
-imports at its start. The evidence knows nothing of it. Those marked `planted` take 20 minutes on two
-cores, and are run by ./scripts/test --planted.
+imports at its start. The evidence knows nothing of it. Those marked `planted` take half an hour on
+two cores, and are run by ./scripts/test --planted.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from launch.config.recipe_keys import KEYS
 from launch.errors import EXIT_DONE, EXIT_STOPPED
+from tests.config.test_recipe_keys import STARTED, can_be_set
+from tests.config.test_recipe_keys import TRAINERS as CONFIGS
 from tests.integration import warm
 from tests.integration.conftest import launch_in
 from tests.integration.test_olmo_core import RECIPE
@@ -38,29 +42,61 @@ _SHARED = (
 
 
 _ADAPTER = ("recipe.lora.rank=4", "recipe.lora.alpha=16")
+_CONSTANT = ("recipe.lr_scheduler=constant",)
+_ONE_EPOCH = ("recipe.epochs=1",)
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """How a trainer is started, and the faults that it can have."""
+    """How a trainer is started, and the faults that it can have, each with more overrides."""
 
     words: tuple[str, ...]
-    data: str  # chats or preferences
-    faults: tuple[str, ...]
+    data: str  # chats or preferences; empty for the demo's prompts
+    faults: Mapping[str, tuple[str, ...]]
 
 
-_SFT = ("rate", "schedule", "epoch", "rows", "seed", "limit")
-_DPO = (*_SFT, "beta")
+_PLAIN = dict.fromkeys(("rate", "schedule", "epoch", "rows", "seed", "limit"), ())
+_SFT = {**_PLAIN, "alpha": _ADAPTER}
+_DPO = {**_SFT, "beta": ()}
 TRAINERS = {
     "trl_sft": Trainer(("stage=demo", "recipe.chat_template=marked.jinja"), "chats", _SFT),
     "finetune": Trainer(("stage=demo",), "chats", _SFT),
     "trl_dpo": Trainer(("stage=demo_dpo",), "preferences", _DPO),
     "dpo_tune_cache": Trainer(("stage=demo_dpo",), "preferences", _DPO),
     "reward_modeling": Trainer(
-        ("stage=rm", "recipe.epochs=1", "recipe.lr_scheduler=constant"),
+        ("stage=rm",),
         "preferences",
-        ("rate", "rows", "seed", "limit"),
+        # its schedule would count two epochs twice (epochs_in_schedule)
+        {
+            **dict.fromkeys(_PLAIN, (*_ONE_EPOCH, *_CONSTANT)),
+            "schedule": _ONE_EPOCH,
+            "epoch": _CONSTANT,
+        },
     ),
+}
+OLMO_CORE_TRAINERS = {
+    "dpo": Trainer(("stage=dpo",), "preferences", {**_PLAIN, "beta": ()}),
+    "olmo_core_finetune": Trainer(("stage=sft",), "chats", _PLAIN),
+}
+RLVR_TRAINERS = {
+    "trl_grpo": Trainer(
+        (),
+        "",
+        {
+            **dict.fromkeys(("rate", "schedule", "epoch", "seed"), ()),
+            "beta": ("recipe.kl_beta=0.05",),
+            "alpha": _ADAPTER,
+        },
+    )
+}
+# What each fault changes: a recipe key, or the data.
+FAULTS = {
+    "rate": "learning_rate",
+    "schedule": "lr_scheduler",
+    "epoch": "epochs",
+    "beta": "beta",
+    "rows": "data.mix",
+    "alpha": "lora.alpha",
 }
 # The id that each fault is stopped by.
 IDS = {
@@ -72,6 +108,11 @@ IDS = {
     "alpha": "refuted_lora_alpha",
     "seed": "refuted_seed",
     "limit": "refuted_max_seq_length",
+    "kl_beta": "refuted_kl_beta",
+}
+# Faults that a trainer cannot have, beside those in a key that it lacks.
+CANNOT = {
+    ("trl_grpo", "rows"): "the demo of RLVR builds its one data set, whose rows nobody stages"
 }
 
 
@@ -127,23 +168,31 @@ def test_a_sound_run_is_proven(trainer: str, tmp_path: Path, tiny: TinyStage) ->
     assert {items[name]["verdict"] for name in ("seed", "mixture", "max_seq_length")} == {"proven"}
 
 
-@pytest.mark.planted
-@pytest.mark.parametrize("trainer", ["trl_sft", "finetune"])
-def test_another_alpha_stops_the_run(trainer: str, tmp_path: Path, tiny: TinyStage) -> None:
-    code, output, _ = train(tmp_path, tiny, trainer, "alpha", *_ADAPTER)
-    assert code == EXIT_STOPPED, output
-    assert f"[{IDS['alpha']}]" in output
+def each_fault(trainers: Mapping[str, Trainer]) -> list[tuple[str, str]]:
+    return [(trainer, fault) for trainer, spec in trainers.items() for fault in spec.faults]
+
+
+def test_every_trainer_has_every_fault_or_no_such_key() -> None:
+    """`grpo` and `grpo_fast` are planned, and not started."""
+    planted_faults = {
+        *each_fault(TRAINERS),
+        *each_fault(OLMO_CORE_TRAINERS),
+        *each_fault(RLVR_TRAINERS),
+    }
+    assert {trainer for trainer, _ in planted_faults} == set(STARTED)
+    for name in STARTED:
+        for fault, key in FAULTS.items():
+            lacks_key = key in KEYS and not can_be_set(key, CONFIGS[name])
+            is_planted = (name, fault) in planted_faults
+            assert is_planted or lacks_key or (name, fault) in CANNOT, (name, fault)
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize(
-    ("trainer", "fault"),
-    [(trainer, fault) for trainer, spec in TRAINERS.items() for fault in spec.faults],
-)
+@pytest.mark.parametrize(("trainer", "fault"), each_fault(TRAINERS))
 def test_a_planted_fault_stops_the_run(
     trainer: str, fault: str, tmp_path: Path, tiny: TinyStage
 ) -> None:
-    code, output, _ = train(tmp_path, tiny, trainer, fault)
+    code, output, _ = train(tmp_path, tiny, trainer, fault, *TRAINERS[trainer].faults[fault])
     assert code == EXIT_STOPPED, output
     assert f"[{IDS[fault]}]" in output
 
@@ -160,10 +209,16 @@ def test_a_staged_file_that_was_cut_is_staged_again(tmp_path: Path, tiny: TinySt
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("fault", ["rate", "epoch", "seed"])
-def test_a_fault_of_rlvr_stops_the_run(home: Path, fault: str) -> None:
+@pytest.mark.parametrize(("trainer", "fault"), each_fault(RLVR_TRAINERS))
+def test_a_fault_of_rlvr_stops_the_run(home: Path, trainer: str, fault: str) -> None:
     (home / "length.py").write_text(LENGTH, encoding="utf-8")
-    words = ("recipe.max_steps=null", "recipe.epochs=2")
+    words = (
+        "recipe.max_steps=null",
+        "recipe.epochs=2",
+        "recipe.lr_scheduler=linear",
+        f"trainer={trainer}",
+        *RLVR_TRAINERS[trainer].faults[fault],
+    )
     done = launch_in(
         home,
         "run",
@@ -171,25 +226,27 @@ def test_a_fault_of_rlvr_stops_the_run(home: Path, fault: str) -> None:
         python=warm.python_with_cold_ranks(),
         **planted(fault),
     )
+    id = IDS["kl_beta" if fault == "beta" else fault]
     assert done.returncode == EXIT_STOPPED, done.stdout + done.stderr
-    assert f"[{IDS[fault]}]" in done.stdout + done.stderr
+    assert f"[{id}]" in done.stdout + done.stderr
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("fault", ["schedule", "epoch", "beta", "seed"])
-def test_a_fault_of_olmo_cores_dpo_stops_the_run(
-    fault: str, tmp_path: Path, olmo_stage: TinyStage
+@pytest.mark.parametrize(("trainer", "fault"), each_fault(OLMO_CORE_TRAINERS))
+def test_a_fault_of_olmo_core_stops_the_run(
+    trainer: str, fault: str, tmp_path: Path, olmo_stage: TinyStage
 ) -> None:
-    words = {word.partition("=")[0]: word for word in (*_SHARED, *OLMO_CORE)}
+    spec = OLMO_CORE_TRAINERS[trainer]
+    words = {word.partition("=")[0]: word for word in (*_SHARED, *OLMO_CORE, *spec.words)}
     done = launch_in(
         tmp_path,
         "run",
-        "stage=dpo",
-        "trainer=dpo",
+        f"trainer={trainer}",
         f"name={fault}",
         f"model.path={olmo_stage.model}",
-        write_rows(tmp_path, olmo_stage, "preferences"),
+        write_rows(tmp_path, olmo_stage, spec.data),
         *words.values(),
+        *spec.faults[fault],
         python=warm.python_with_cold_ranks(),
         **planted(fault),
     )

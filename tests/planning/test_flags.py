@@ -112,13 +112,11 @@ def test_an_owned_flag_names_its_key() -> None:
         planned("stage=sft", "flags.gradient_accumulation_steps=4")
 
 
-def test_a_refused_flag_passes_when_allowed() -> None:
-    assert (
-        planned("stage=sft", "flags.tokenizer_name=x", "allow=[refused_flag]")
-        .flags["tokenizer_name"]
-        .value
-        == "x"
-    )
+def test_a_refused_flag_is_a_warning_when_allowed() -> None:
+    plan = planned("stage=sft", "flags.tokenizer_name=x", "allow=[refused_flag]")
+    assert plan.flags["tokenizer_name"].value == "x"
+    (warning,) = [each for each in plan.warnings if each.id == "refused_flag"]
+    assert warning.allowed and not warning.stops
 
 
 def test_warnings_name_what_is_odd() -> None:

@@ -13,7 +13,6 @@ from launch.planning.rules.plan_rule import SettingsCase, plan_rule
 from launch.rules.code import failed
 from launch.worker.finding import Finding, Fix
 
-_RANK = "recipe.lora.rank"
 _TARGETS = "recipe.lora.targets"
 _OUTPUT_LAYERS = ("lm_head", "embed_out")
 
@@ -76,7 +75,7 @@ def rank_fits(case: SettingsCase) -> Iterator[Finding]:
     requested = requested_lora(case.config)
     if requested is None:
         return
-    where = case.locate(_RANK)
+    where = case.locate("recipe.lora.rank")
     if case.shape is not None and requested.rank >= 1:
         matrices = case.shape.matrices
         sizes = {name: min(matrices[name]) for name in requested.layer_names(matrices)}
@@ -94,7 +93,7 @@ def rank_fits(case: SettingsCase) -> Iterator[Finding]:
         message = (
             f"the adapter in {continued.folder} has rank {continued.rank}, got {requested.rank}"
         )
-        yield failed(message, Fix.of("set {0}", f"{_RANK}={continued.rank}"), where)
+        yield failed(message, Fix.of("set {0}", f"recipe.lora.rank={continued.rank}"), where)
 
 
 @plan_rule("adapter_settings")

@@ -16,8 +16,6 @@ from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.evidence import FEW_STEPS
 from launch.worker.finding import Finding, Fix
 
-_VALIDATION = "data.validation"
-
 
 @plan_rule("data_split")
 def both_splits_have_rows(case: FlagsCase) -> Iterator[Finding]:
@@ -129,7 +127,7 @@ def evaluation_has_data(case: FlagsCase) -> Iterator[Finding]:
 
 def _lacks_data(case: FlagsCase, name: str, flag: Flag, reason: str) -> Finding:
     message = f"with flags.{name}={str(flag.value).lower()} {case.trainer.name} {reason}"
-    cure = Fix.of("set {0} or to a file", f"{_VALIDATION}=0.02")
+    cure = Fix.of("set {0} or to a file", "data.validation=0.02")
     return failed(message, cure, flag.provenance.where)
 
 

@@ -64,7 +64,7 @@ def there_is_a_template(case: FlagsCase) -> Iterator[Finding]:
         "set"
     )
     cure = Fix.of(
-        "set {0} or another template, or start from a chat model", f"{CHAT_TEMPLATE}=tulu"
+        "set {0} or another template, or start from a chat model", "recipe.chat_template=tulu"
     )
     yield failed(message, cure, case.inputs.model.provenance.where)
 

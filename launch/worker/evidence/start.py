@@ -15,7 +15,7 @@ from ..trainer import TrainerProgram
 from . import Evidence
 from .precision import count_elements, dtypes_by_size
 from .tensors import stored
-from .trainer_objects import TrainerObjects, class_name
+from .trainer_objects import TrainerObjects
 
 _CHECKPOINT = "checkpoint"
 _SHOWN = 3
@@ -85,7 +85,7 @@ def check_template(tokenizer: Any, program: TrainerProgram, requested: str | Non
     if not isinstance(template, str):
         how = "the trainer's tokenizer was not found, or has no template"
         return Evidence("chat_template", None, how)
-    how = f"{class_name(tokenizer)}.chat_template"
+    how = "tokenizer.chat_template"
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
     name = _find_name(template, program, requested)
     if name is None:

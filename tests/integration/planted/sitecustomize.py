@@ -19,16 +19,23 @@ def _after_import(name: str, change: Callable[[Any], None]) -> None:
     """Call `change` with the module `name` once it is imported."""
 
     class Finder(importlib.abc.MetaPathFinder):
+        is_searching = False
+
         def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-            if fullname != name:
+            if fullname != name or self.is_searching:
                 return None
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(fullname)
+            self.is_searching = True
+            try:
+                spec = importlib.util.find_spec(fullname)
+            finally:
+                self.is_searching = False
             if spec is None or spec.loader is None:
                 return None
             run = spec.loader.exec_module
 
             def run_and_change(module: Any) -> None:
+                # not before: libraries look for a package that they do not import
+                sys.meta_path.remove(self)
                 run(module)
                 change(module)
 
@@ -88,14 +95,18 @@ def change_flag(names: tuple[str, ...], change: Callable[[str], str]) -> None:
 
 
 def drop_rows(datasets: Any) -> None:
-    """Half of the rows of the second data set that is loaded are not loaded."""
+    """Half of the rows of the second data set are not loaded, however often it is loaded: dpo.py
+    loads the data sets to name its cache (dpo_utils.py:365), and once more to train on them.
+    """
     load = datasets.load_dataset
-    loads = []
+    names: list[str] = []
 
     def load_half(*arguments: Any, **options: Any) -> Any:
         loaded = load(*arguments, **options)
-        loads.append(loaded)
-        if len(loads) != 2:
+        name = repr((arguments, options.get("data_files")))
+        if name not in names:
+            names.append(name)
+        if names.index(name) != 1:
             return loaded
         if isinstance(loaded, datasets.Dataset):
             return loaded.select(range(len(loaded) // 2))
