@@ -73,10 +73,10 @@ def largest_rates(
 ) -> list[float]:
     """Return the largest rate of each of an optimizer's groups in a schedule of `total` steps.
 
-    Without a factor it is the rate that the group began with.
+    Without a factor it is the rate that the group was given at first.
     """
     if factor is None:
-        return [max(float(group["lr"]), float(group.get("initial_lr") or 0)) for group in groups]
+        return [float(group["initial_lr"]) for group in groups]
     stride = max(1, total // _POINTS)
     peak = max(factor(step) for step in (*range(0, total, stride), total - 1))
     return [float(group.get("initial_lr") or group["lr"]) * peak for group in groups]
@@ -88,12 +88,15 @@ def check_rounding(
     """Return the evidence "movable_weights" on a schedule of `total` steps, which a trial ends
     before, and "schedule_peak" if it never leaves its warm-up.
 
-    There is none for a run of one step or two, whose warm-up may begin at a rate of 0. Of an
-    optimizer whose steps are not of the size of the rate, or that keeps what is rounded away,
-    nothing is known of the weights.
+    There is none for a run of one step or two, whose warm-up may begin at a rate of 0, and none for
+    a schedule of which nothing is known, such as DeepSpeed's own. Of an optimizer whose steps are
+    not of the size of the rate, or that keeps what is rounded away, nothing is known of the
+    weights.
     """
     groups = getattr(objects.optimizer, "param_groups", ())
     if total <= FEW_STEPS or not groups:
+        return []
+    if factor is None and not all("initial_lr" in group for group in groups):
         return []
     rates = largest_rates(groups, factor, total)
     found = _find_endless_warmup(groups, rates, total)

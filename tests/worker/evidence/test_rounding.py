@@ -138,6 +138,7 @@ def test_fp32_copies_of_deepspeed_keep_small_updates() -> None:
     model = models.model().to(torch.bfloat16)
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(8))], lr=5e-7)
     optimizer.fp32_partitioned_groups_flat = [torch.zeros(8)]
+    optimizer.param_groups[0]["initial_lr"] = 5e-7
     this = models.objects(model, optimizer=optimizer, engine=SimpleNamespace())
     [movable] = rounding.check_rounding(this, None, 100)
     assert share(movable) == 1 and "fp32" in str(movable.note)
@@ -147,8 +148,17 @@ def test_optimizers_whose_steps_have_another_size_are_left_alone() -> None:
     assert "movable_weights" not in check(1e-9, optimizer=torch.optim.SGD)
     model = models.model().to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9)
-    optimizer.param_groups[0]["use_kahan_summation"] = True
+    optimizer.param_groups[0].update(use_kahan_summation=True, initial_lr=1e-9)
     assert rounding.check_rounding(models.objects(model, optimizer=optimizer), None, 100) == []
+
+
+def test_a_schedule_of_which_nothing_is_known_is_left_alone() -> None:
+    """DeepSpeed's own begins at a rate of 0, and has no factors."""
+    model = models.model().to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    deepspeeds = SimpleNamespace(lr_scheduler=SimpleNamespace(scheduler=SimpleNamespace()))
+    this = models.objects(model, optimizer=optimizer, trainer=deepspeeds)
+    assert rounding.check_rounding(this, rounding.find_factor(this), 100) == []
 
 
 @pytest.mark.parametrize("rank", [0, 1])
