@@ -143,8 +143,12 @@ class LoadedFiles:
                     self._add_change(f"{path} was added")
 
     def find_later_changes(self) -> list[str]:
-        """Return what has changed since it was loaded as planned, a phrase for each file."""
-        later = []
+        """Return what has changed since it was loaded as planned, a phrase for each file; [] for a
+        run that has loaded something else.
+        """
+        later: list[str] = []
+        if self.changes:
+            return later
         for path in sorted(self._loaded - self._rewritten):
             state = _state_of(path)
             if state is None:
