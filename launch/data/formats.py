@@ -273,7 +273,7 @@ def _has_answer(names: set[str], kind: Kind) -> bool:
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
     value, column = first_value(row, _COMPLETIONS)
     answer = {"role": "assistant", "content": read_text(value, column), **_read_reasoning(row)}
-    return [*read_start(row), read_instruction(row), answer]
+    return [*read_start(row), *read_instruction(row), answer]
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
