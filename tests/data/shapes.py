@@ -289,7 +289,6 @@ SFT = (
             "label": True,
         },
         format="prompt_completion",
-        unused=("label",),
     ),
 )
 PAIRS = (
