@@ -37,7 +37,7 @@ _START = (*SYSTEMS, "history")
 _OTHERS = ("instruction", "context")
 # columns of other tools that a stage may not learn from, and those that it has no use for
 _MEDIA = ("images", "videos", "audios")
-_LABELS = ("label", "kto_tag")
+LABELS = ("label", "kto_tag")
 KNOWN = frozenset(
     (
         *CHATS,
@@ -51,7 +51,7 @@ KNOWN = frozenset(
         *CHOSEN,
         *REJECTED,
         *_MEDIA,
-        *_LABELS,
+        *LABELS,
         *_VERIFIER_COLUMNS,
         "chat_template_kwargs",
     )
@@ -156,11 +156,11 @@ def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
 
 def _refuse_bad_answer(row: Mapping[str, object]) -> None:
     """Refuse a row whose answer is marked as a bad one, as KTO's rows are. Raises RowError: data_row."""
-    for name in _LABELS:
+    for name in LABELS:
         value = row.get(name)
         if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
             message = f"{name} is false: the answer is marked as one that must not be learned"
-            raise RowError(message, "leave the rows out that are marked so")
+            raise RowError(message, "set such rows apart for KTO, which no stage here trains")
 
 
 def _refuse_media(row: Mapping[str, object]) -> None:
@@ -273,7 +273,7 @@ def _has_answer(names: set[str], kind: Kind) -> bool:
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
     value, column = first_value(row, _COMPLETIONS)
     answer = {"role": "assistant", "content": read_text(value, column), **_read_reasoning(row)}
-    return [*read_start(row), read_instruction(row), answer]
+    return [*read_start(row), *read_instruction(row), answer]
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:

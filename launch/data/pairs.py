@@ -93,7 +93,7 @@ def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Messa
     """Return the conversation that both sides answer; `answer` is the better one."""
     start = read_start(row)
     if row.get("instruction") is not None:
-        return [*start, read_instruction(row)]
+        return [*start, *read_instruction(row)]
     column = find_column(row, PROMPTS)
     if column:
         prompt = read_prompt_turns(row[column], column)

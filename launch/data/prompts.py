@@ -55,13 +55,15 @@ def read_answer(row: Mapping[str, object], column: str) -> list[Message]:
     return read_turns("assistant", value, column)
 
 
-def read_instruction(row: Mapping[str, object]) -> Message:
-    """Return the prompt of an Alpaca row: its instruction, and its input below it."""
+def read_instruction(row: Mapping[str, object]) -> list[Message]:
+    """Return the prompt of an Alpaca row: its instruction, and its input below it. An instruction
+    may be a transcript of several turns.
+    """
     content = read_text(row.get("instruction"), "instruction")
     context = row.get("input") or row.get("context")
     if context:
         content += f"\n\n{read_text(context, 'input')}"
-    return {"role": "user", "content": content}
+    return read_prompt_turns(content, "instruction")
 
 
 def first_value(row: Mapping[str, object], columns: tuple[str, ...]) -> tuple[object, str]:

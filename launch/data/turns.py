@@ -32,7 +32,8 @@ _ANSWERED = ("assistant", "gpt", "bot", "output", "answer", "response", "complet
 _CALL_KEYS = ("tool_calls", "function_calls")
 # Templates read what a model thinks before it answers under one of these names.
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant):[ \n]?")
+_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant):[ \n]?")  # of Anthropic's transcripts
+_SPEAKER_OF_LINE = re.compile(r"(?:^|\n)(Human|Assistant):[ \n]?")  # of BELLE's
 # OpenAI's and axolotl's marks of a turn that is not to be learned
 _NOT_TRAINED = {"weight": 0, "train": False}
 
@@ -95,15 +96,15 @@ def read_history(value: object) -> list[Message]:
 
 
 def is_transcript(text: object) -> bool:
-    """Return whether a text has paragraphs that begin with `Human:` and `Assistant:`."""
+    """Return whether a text has paragraphs or lines that begin with `Human:` and `Assistant:`."""
     if not isinstance(text, str) or not text.lstrip().startswith("Human:"):
         return False
-    return "\n\nAssistant:" in text
+    return "\nAssistant:" in text
 
 
 def read_transcript(text: object, column: str) -> list[Message] | None:
-    """Return a text whose paragraphs begin with `Human:` and `Assistant:` as messages; None for any
-    other value.
+    """Return a text whose paragraphs, or else lines, begin with `Human:` and `Assistant:` as
+    messages; None for any other value.
 
     A last turn without words, which a prompt ends with, is left out.
 
@@ -111,7 +112,8 @@ def read_transcript(text: object, column: str) -> list[Message] | None:
     """
     if not isinstance(text, str) or not is_transcript(text):
         return None
-    parts = _SPEAKER.split(text.lstrip())
+    pattern = _SPEAKER if "\n\nAssistant:" in text else _SPEAKER_OF_LINE
+    parts = pattern.split(text.lstrip())
     if not parts[-1].strip() and parts[-2] == "Assistant":
         parts = parts[:-2]
     messages = []

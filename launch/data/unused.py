@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launch.data.formats import KNOWN
+from launch.data.formats import KNOWN, LABELS
 from launch.data.row_errors import parse_list
 from launch.data.turns import is_transcript
 
@@ -31,7 +31,8 @@ class UnusedColumns:
         for name, value in row.items():
             if not isinstance(value, str):
                 is_known = name in KNOWN and value not in (None, [], {})
-                is_lost = name not in used and (is_known or isinstance(value, bool))
+                is_read = name in used or (name in LABELS and isinstance(value, bool))
+                is_lost = not is_read and (is_known or isinstance(value, bool))
             elif not value.strip() or name in _READ_ELSEWHERE or _is_parsed(name, value, used):
                 is_lost = False
             else:

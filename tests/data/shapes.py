@@ -271,6 +271,17 @@ SFT = (
         format="prompt_completion",
     ),
     Shape(
+        "BELLE's instructions of several turns",
+        {
+            "instruction": f"Human:{EARLIER[0]}\nAssistant:{EARLIER[1]}\nHuman:{ASKED}\nAssistant:",
+            "input": "",
+            "output": ANSWERED,
+        },
+        learned=(EARLIER[1], ANSWERED),
+        read=(EARLIER[0], ASKED),
+        format="alpaca",
+    ),
+    Shape(
         "KTO, a good answer",
         {
             "prompt": [turn("user", ASKED)],
@@ -278,7 +289,6 @@ SFT = (
             "label": True,
         },
         format="prompt_completion",
-        unused=("label",),
     ),
 )
 PAIRS = (
