@@ -1,4 +1,4 @@
-"""The command line of the maintainers' tools: `python -m maintain diff|bump|relock`."""
+"""The command line of the maintainers' tools: `python -m maintain diff|bump|history|relock`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from launch.upstream.pin.gitlink import read_gitlink
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.trainers import ENTRIES
 from maintain.bump import apply_move, plan_move
+from maintain.history import describe_history
 from maintain.impact import Impact, assess_impact
 from maintain.relock import relock
 from maintain.report import describe_impact, impact_json
@@ -69,6 +70,17 @@ def build_parser() -> argparse.ArgumentParser:
         "--force", action="store_true", help="move the pin even if something would break"
     )
 
+    history = commands.add_parser(
+        "history",
+        help="one page about the commits of the last months: what each would break",
+        description="Print a page in Markdown about each commit of open-instruct that changes its "
+        "package: the flags that differ from the pin's, what would break in this project, and how "
+        "many of its own scripts the commit's parsers refuse. A commit takes about a minute.",
+    )
+    history.add_argument("--since", metavar="DATE", default="3 months ago", help="as git takes it")
+    history.add_argument("--tip", metavar="COMMIT", default="origin/main", help="the newest commit")
+    _add_places(history)
+
     relock_parser = commands.add_parser(
         "relock",
         help="rewrite the lock of the pin, for the packages that are installed now",
@@ -118,6 +130,10 @@ def _run(options: argparse.Namespace) -> int:
     python = trainer_python(options.python)
     if options.command == "relock":
         return _relock(checkout.root, python, options.only)
+    if options.command == "history":
+        for line in describe_history(checkout.root, options.since, options.tip, python):
+            echo(line)
+        return EXIT_DONE
     renames = dict(_parse_rename(text) for text in options.rename)
     impact = assess_impact(checkout.root, options.commit, python, renames=renames)
     if options.command == "bump":

@@ -130,7 +130,8 @@ LINT_FORMATS = ("text", "json", "github", "sarif")
 
 def build_lint_parser() -> VerbParser:
     parser = VerbParser(
-        """launch lint [FILE ...] [--trainer NAME] [--upstream DIR] [--from-lock] [--strict] [--format F] [-- COMMAND]
+        """launch lint [FILE...] [--trainer T] [--upstream DIR] [--from-lock] [--strict] \
+[--json] [--format F] [-- COMMAND]
 
 examples:
   launch lint scripts/train/*.sh docs/

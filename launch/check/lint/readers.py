@@ -37,6 +37,10 @@ _SHELLS = re.compile(r"\w*sh|g?make|just")  # interpreters whose scripts are rea
 _PLACEHOLDER = re.compile(
     r"(?<=[\s=])(?:<[A-Za-z][\w ./-]*>|\.\.\.|\N{HORIZONTAL ELLIPSIS})(?=\s|$)"
 )
+# In a program: what starts another one; a line of a notebook that a shell runs has a mark.
+_STARTS_PROGRAM = re.compile(
+    r"system|popen|exec|subprocess|spawn|\brun\b|`|^\s*[!%]", re.IGNORECASE | re.MULTILINE
+)
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _CODE_SUFFIX = re.compile(
     r"\.(?:py|ipynb|c|cc|cpp|cu|h|js|ts|rs|go|java|toml|ini|cfg|lock|csv|jsonl|html|css|xml|conf)"
@@ -88,7 +92,7 @@ def _scan_text(text: str, suffix: str, read: _Reader) -> ScanResult:
     interpreter = "" if shebang is None else shebang.group(1)
     is_other_language = bool(interpreter) and _SHELLS.fullmatch(interpreter) is None
     if is_other_language and read is _read_shell:
-        if starts_trainer(text):
+        if _may_start_trainer(text):
             return not_followed(f"lint does not read {interpreter}", 1)
         return NO_COMMANDS
     scan = read(text.replace("\r\n", "\n"), 1)
@@ -101,6 +105,14 @@ def _scan_text(text: str, suffix: str, read: _Reader) -> ScanResult:
         )
         scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
     return scan
+
+
+def _may_start_trainer(text: str) -> bool:
+    """Return whether a program in a language that lint does not read may start a trainer.
+
+    A text that only imports TRL, say, does not.
+    """
+    return starts_trainer(text) and _STARTS_PROGRAM.search(text) is not None
 
 
 def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
@@ -151,7 +163,7 @@ def _read_markdown(text: str, first: int) -> ScanResult:
     for block in find_code_blocks(text):
         read = _reader_of_language(block.language)
         if read is None:
-            if starts_trainer(block.text):
+            if _may_start_trainer(block.text):
                 scans.append(not_followed(f"lint does not read {block.language}", block.line))
             continue
         inner = read(_PLACEHOLDER.sub("${_}", block.text), block.line)

@@ -22,18 +22,23 @@ class TrainerSchemas:
 
     `checkout` is open-instruct's; without one the lock is used. `packages` are the site-packages
     folders of this interpreter. With `may_capture`, scripts that the lock lacks, or that differ
-    from it, are started up to their parser.
+    from it, are started up to their parser. `known` are schemas by trainer that are taken as they
+    are.
     """
 
     def __init__(
-        self, checkout: Checkout | None, packages: Sequence[Path], may_capture: bool = False
+        self,
+        checkout: Checkout | None,
+        packages: Sequence[Path],
+        may_capture: bool = False,
+        known: Mapping[str, Schema] | None = None,
     ) -> None:
         self.checkout = checkout
         self._may_capture = may_capture
         # How the installed trainers differ from the lock, which is used nevertheless.
         self.differences: dict[str, None] = {}
         self.packages = tuple(packages)
-        self._cache: dict[str, Schema | UserError] = {}
+        self._cache: dict[str, Schema | UserError] = {**(known or {})}
 
     def load(self, trainer: TrainerScript) -> Schema:
         """Return what the trainer accepts.

@@ -247,3 +247,22 @@ def test_anchors_are_not_walked_twice() -> None:
     assert in_yaml(nested(8))[0].line == 9
     with pytest.raises(YamlLimitError, match="too many values"):
         in_yaml(nested(60))
+
+
+@pytest.mark.parametrize(
+    ("code", "listed"),
+    [
+        (
+            "from accelerate import Accelerator\nfrom trl import SFTTrainer\nSFTTrainer('m').train()",
+            False,
+        ),
+        ("import subprocess\nsubprocess.call('trl sft --model_name_or_path m', shell=True)", True),
+        ("!accelerate launch -m trl.scripts.sft --model_name_or_path m", True),
+    ],
+)
+def test_python_in_markdown_is_listed_where_it_starts_a_trainer(
+    tmp_path: Path, code: str, listed: bool
+) -> None:
+    path = tmp_path / "a.md"
+    path.write_text(f"```python\n{code}\n```\n")
+    assert bool(scan_file(path, explicit=True).unfollowed) is listed
