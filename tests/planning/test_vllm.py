@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from launch.api.planning import PlannedRun
 from launch.check.machine.gpus import enough_gpus, gpus_are_free
 from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages
+from launch.commands.plan import describe
 from launch.config.guards import SamplerMismatchLimits
 from launch.errors import UserError
 from launch.host import interpreter
@@ -240,6 +242,17 @@ def test_where_the_server_runs() -> None:
     assert devices("gpus=1", "recipe.server_gpus=0", visible="5,6") == "5"
     assert planned_server(planned(SERVER, NAMED)) is None
     assert planned_server(planned(COLOCATE)) is None
+
+
+def test_a_plan_shows_the_server_that_it_starts() -> None:
+    plan = planned(SERVER, "gpus=2", "recipe.server_gpus=2")
+    server = planned_server(plan)
+    assert server is not None
+    assert PlannedRun(plan).as_json()["server"]["command"] == list(server.command)
+    shown = describe(PlannedRun(plan), {})[-1]
+    assert "trl.scripts.vllm_serve" in shown and "CUDA_VISIBLE_DEVICES=2,3" in shown
+    named = PlannedRun(planned(SERVER, NAMED))
+    assert "server" not in named.as_json() and "scripts.vllm_serve" not in describe(named, {})[-1]
 
 
 @pytest.mark.parametrize(
