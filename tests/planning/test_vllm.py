@@ -244,6 +244,22 @@ def test_where_the_server_runs() -> None:
     assert planned_server(planned(COLOCATE)) is None
 
 
+def test_a_plan_without_vllm_names_it_and_what_it_saved() -> None:
+    def fact(*overrides: str) -> str | None:
+        return dict(PlannedRun(planned(*overrides)).facts()).get("generation")
+
+    shown = fact()
+    assert shown is not None and COLOCATE in shown
+    folder = Path("benchmarks")
+    [with_vllm, *_] = json.loads((folder / "h200_rlvr_vllm.json").read_text())["settings"]
+    [without, *_] = json.loads((folder / "h200_rlvr_1b.json").read_text())["settings"]
+    for run in (with_vllm, without):
+        seconds = [step["seconds"] for step in run["steps"][1:]]
+        assert f"{min(seconds):.1f} to {max(seconds):.1f} s" in shown
+    assert fact(COLOCATE) is None and fact(SERVER) is None
+    assert fact("gpus=0", "processes=1", "recipe.precision=fp32") is None
+
+
 def test_a_plan_shows_the_server_that_it_starts() -> None:
     plan = planned(SERVER, "gpus=2", "recipe.server_gpus=2")
     server = planned_server(plan)
