@@ -20,6 +20,7 @@ from launch.planning.flags import Flag
 from launch.planning.lengths import load_lengths
 from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
+from launch.planning.vllm_server import planned_server, server_environment
 from launch.slurm.cluster import plan_with_cluster
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding, Fix
@@ -115,6 +116,10 @@ class PlannedRun:
         content: dict[str, Any] = to_json(
             {**self.plan.as_json(), **forecasts, "warnings": self.warnings}
         )
+        server = planned_server(self.plan)
+        if server is not None:
+            env = server_environment(server, self.plan)
+            content["server"] = {"command": list(server.command), "env": env}
         return content
 
 

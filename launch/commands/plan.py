@@ -15,6 +15,7 @@ from launch.errors import EXIT_DONE
 from launch.planning.command import quote_argument
 from launch.planning.flags import FLAG_COLUMNS
 from launch.planning.plan import Plan
+from launch.planning.vllm_server import planned_server, server_environment
 from launch.redact import process_redactor
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
@@ -100,17 +101,28 @@ def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     _, *rows = Table.of("", FLAG_COLUMNS, flags).lines(widest=48)
     lines += [f"  {row}" for row in rows]
     unset = [name for name in plan.unset if name in environ]
-    return [*lines, "", "command", *paste_lines(plan, unset)]
+    lines += ["", "command", *paste_lines(plan, unset)]
+    server = planned_server(plan)
+    if server is not None:
+        env = {**plan.env, **server_environment(server, plan, environ)}
+        lines += ["", "server, which the run starts first", *_shell_lines(server.command, env)]
+    return lines
 
 
 def paste_lines(plan: Plan, unset: Sequence[str]) -> list[str]:
     """Return the command as lines of shell: environment first, then one flag per line."""
+    return _shell_lines(plan.command, plan.env, unset)
+
+
+def _shell_lines(
+    argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str] = ()
+) -> list[str]:
     redactor = process_redactor()
     lines = ["env"]
     lines += [f"-u {name}" for name in unset]
-    for name, value in plan.env.items():
+    for name, value in env.items():
         lines.append(f"{name}={shlex.quote(redactor.redact_value(name, value))}")
-    for position, argument in enumerate(redactor.redact_argv(plan.command)):
+    for position, argument in enumerate(redactor.redact_argv(argv)):
         text = quote_argument(argument)
         is_flag = argument.startswith("--") and argument != "--"
         if position == 0 or is_flag or argument == str(resources.WORKER):

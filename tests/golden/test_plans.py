@@ -109,7 +109,10 @@ def test_plan(line: tuple[str, ...], terminal: Terminal, golden: Golden) -> None
 
 @without_submodule
 @pytest.mark.parametrize("line", TEXTS, ids=_name)
-def test_plan_as_text(line: tuple[str, ...], terminal: Terminal, golden: Golden) -> None:
+def test_plan_as_text(
+    line: tuple[str, ...], terminal: Terminal, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # a server's command shows it
     stage, trainer, *overrides = line
     printed = terminal.run("plan", f"stage={stage}", f"trainer={trainer}", *overrides)
     assert printed.code == 0, printed.err

@@ -95,7 +95,6 @@ TRL_SFT = ("stage=sft", "gpus=8", "trainer=trl_sft")
         ("shape_mismatch", ("stage=sft", "model.shape.parameters=1e9")),
         ("ignored_flag", ("stage=sft", "flags.max_train_samples=5")),
         ("visible_gpus", ("stage=sft", "gpus=8")),
-        ("vllm_untested", ("stage=rlvr", "gpus=8", "recipe.generation=vllm_server")),
     ],
 )
 def test_a_plans_warnings_have_the_severity_of_warnings(

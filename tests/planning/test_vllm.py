@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from launch.api.planning import PlannedRun
 from launch.check.machine.gpus import enough_gpus, gpus_are_free
 from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages
+from launch.commands.plan import describe
 from launch.config.guards import SamplerMismatchLimits
 from launch.errors import UserError
 from launch.host import interpreter
@@ -240,6 +242,33 @@ def test_where_the_server_runs() -> None:
     assert devices("gpus=1", "recipe.server_gpus=0", visible="5,6") == "5"
     assert planned_server(planned(SERVER, NAMED)) is None
     assert planned_server(planned(COLOCATE)) is None
+
+
+def test_a_plan_without_vllm_names_it_and_what_it_saved() -> None:
+    def fact(*overrides: str) -> str | None:
+        return dict(PlannedRun(planned(*overrides)).facts()).get("generation")
+
+    shown = fact()
+    assert shown is not None and COLOCATE in shown
+    folder = Path("benchmarks")
+    [with_vllm, *_] = json.loads((folder / "h200_rlvr_vllm.json").read_text())["settings"]
+    [without, *_] = json.loads((folder / "h200_rlvr_1b.json").read_text())["settings"]
+    for run in (with_vllm, without):
+        seconds = [step["seconds"] for step in run["steps"][1:]]
+        assert f"{min(seconds):.1f} to {max(seconds):.1f} s" in shown
+    assert fact(COLOCATE) is None and fact(SERVER) is None
+    assert fact("gpus=0", "processes=1", "recipe.precision=fp32") is None
+
+
+def test_a_plan_shows_the_server_that_it_starts() -> None:
+    plan = planned(SERVER, "gpus=2", "recipe.server_gpus=2")
+    server = planned_server(plan)
+    assert server is not None
+    assert PlannedRun(plan).as_json()["server"]["command"] == list(server.command)
+    shown = describe(PlannedRun(plan), {})[-1]
+    assert "trl.scripts.vllm_serve" in shown and "CUDA_VISIBLE_DEVICES=2,3" in shown
+    named = PlannedRun(planned(SERVER, NAMED))
+    assert "server" not in named.as_json() and "scripts.vllm_serve" not in describe(named, {})[-1]
 
 
 @pytest.mark.parametrize(

@@ -210,10 +210,13 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         [{"trainer.push_takes_checkpoints": True, "hub.push": None, "recipe.checkpoint_steps": 5}],
     ),
     (
-        "vllm_untested",
+        "server_gpus_unused",
         "trl_grpo",
-        {"recipe.generation": "vllm_server"},
-        [{"recipe.generation": "transformers"}],
+        {"recipe.server_gpus": 1, "recipe.generation": "vllm_colocate"},
+        [
+            {"recipe.generation": "vllm_colocate"},
+            {"recipe.server_gpus": 1, "recipe.generation": "vllm_server"},
+        ],
     ),
     (
         "quantized_liger",
@@ -386,7 +389,6 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
     ),
     ("high_learning_rate", "trl_sft", {"learning_rate": 1.0}, [{"learning_rate": 1e-5}]),
 ]
-# With vLLM each plan warns that it is untested.
 WITH_VLLM = {"recipe.generation": "vllm_colocate"}
 for flag, cutting, whole in (("top_p", 0.9, 1.0), ("top_k", 5, 0), ("min_p", 0.1, None)):
     kept = {"vllm_importance_sampling_correction": False, flag: cutting}
@@ -403,7 +405,7 @@ def test_each_row_of_plans(id: str, trainer: str, applies: Values, silent: list[
         facts = WrittenFacts(values, trainer=trainer, family=family)
         return [finding.id for finding in apply_rules(facts, rules_for(facts))]
 
-    assert [each for each in ids(applies) if each != "vllm_untested" or id == each] == [id]
+    assert ids(applies) == [id]
     assert [values for values in silent if id in ids(values)] == []
 
 

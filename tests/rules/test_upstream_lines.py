@@ -43,8 +43,8 @@ def test_a_row_about_what_a_trainer_does_has_a_line() -> None:
     assert without - REFUSED_BY_LAUNCH == set()
 
 
-# What launch itself does or has not tried; nothing but its absence is upstream of a flag's neglect.
-OF_LAUNCH = ("flash_needs_gpu", "ignored_flag", "vllm_correction", "vllm_untested")
+# What launch itself does; nothing but its absence is upstream of a flag's neglect.
+OF_LAUNCH = ("flash_needs_gpu", "ignored_flag", "server_gpus_unused", "vllm_correction")
 # Flags that work upstream, and that a recipe key or a parallel mode of launch stands for.
 REFUSED_BY_LAUNCH = {
     ("refused_flag", flag)

@@ -189,6 +189,14 @@ def test_srun_takes_the_cpus_that_the_job_has(environ: dict[str, str], options: 
     assert [word for word in arguments if word.startswith("--cpus") or not word] == options
 
 
+def test_a_servers_gpus_are_reserved_beside_the_ranks() -> None:
+    stage = ("stage=rlvr", "gpus=4", "recipe.global_batch_size=768")
+    server = ("recipe.generation=vllm_server", "recipe.server_gpus=2")
+    text, alone = script(*stage, *server), script(*stage)
+    [option] = [line for line in text.splitlines() if line.startswith("#SBATCH --g")]
+    assert option.endswith("6") and option[:-1] + "4" in alone.splitlines()
+
+
 def test_many_nodes_are_rendered_at_once() -> None:
     stage = composed("stage=sft", "nodes=512", "gpus=8", "recipe.global_batch_size=4096")
     began = time.process_time()
