@@ -87,3 +87,24 @@ def test_a_python_that_is_too_old() -> None:
         done.stderr
         == f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}\n"
     )
+
+
+_INTERRUPTED_IMPORT = """
+import runpy, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = [sys.argv[1]]
+runpy.run_module("launch", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["launch.commands.verbs", "launch.config.line", "launch.files"])
+def test_an_interrupt_while_modules_are_imported_prints_no_traceback(module: str) -> None:
+    command = [sys.executable, "-c", _INTERRUPTED_IMPORT, module]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
