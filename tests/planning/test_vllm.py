@@ -276,6 +276,7 @@ def test_a_plan_shows_the_server_that_it_starts() -> None:
     [
         ((SERVER, "recipe.server_gpus=0"), "shared_server_gpu"),
         ((SERVER, "nodes=2"), "vllm_server_nodes"),
+        ((SERVER, "gpus=0", "processes=1", "recipe.precision=fp32"), "no_server_gpu"),
         ((COLOCATE, "recipe.server_gpus=1"), "server_gpus_unused"),
     ],
 )

@@ -81,7 +81,7 @@ def server_has_two_ports(case: FlagsCase) -> Iterator[Finding]:
 
 @plan_rule("no_server_gpu")
 def server_has_a_gpu(case: FlagsCase) -> Iterator[Finding]:
-    """vLLM's server needs a GPU."""
+    """A plan without a GPU has none for vLLM's server: vLLM waits for one, and then fails."""
     if not starts_server(case.config, case.values):
         return
     if case.parallel.width.device == Device.cpu:
