@@ -102,6 +102,7 @@ def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
         "check/machine/parser.py",
         "planning/read_files.py",
         "planning/saved_model.py",
+        "execution/resume.py",
         "data/samples.py",
         "pipelines/links.py",
     ):
