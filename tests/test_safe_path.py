@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.execution.preview import preview_environment
+from launch.execution.supervise.streams import Channel
 from launch.execution.supervise.supervisor import Execution, _reaper_order
 from launch.host.interpreter import inventory, missing_modules, package_folders, worker_command
 from launch.resources import PYTHON_VARIABLES
@@ -192,6 +193,6 @@ def test_a_trainer_writes_utf8_in_an_ascii_locale(tmp_path: Path, text: str) -> 
 
 def test_every_start_of_a_trainer_sets_it() -> None:
     plan = planned("stage=sft", "trainer=trl_sft", "gpus=1")
-    order = _reaper_order(Execution(()), "id", Path("/c"))
+    order = _reaper_order(Execution(()), "id", Channel(Path("/c"), (0,)))
     for variables in (order["set"], preview_environment(plan, Path("/p"), 1, {"PYTHONUTF8": "0"})):
         assert variables["PYTHONUTF8"] == "1" and variables["PYTHONSAFEPATH"] == "1"
