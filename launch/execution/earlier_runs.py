@@ -141,7 +141,15 @@ def _has_settings(run: Run, plan: Plan) -> bool:
     device = mapping(run.plan.get("parallel")).get("device")
     if ranks != plan.batch.width or device != plan.parallel.width.device.value:
         return False
-    return training_settings(run.settings) == training_settings(plan.resolved)
+    return _set_settings(run.settings) == _set_settings(plan.resolved)
+
+
+def _set_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the training settings that have a value. A run of an earlier version has no null for a
+    key that came later.
+    """
+    settings = training_settings(config)
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def training_settings(
