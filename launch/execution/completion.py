@@ -105,10 +105,10 @@ def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
     resumed_steps = {checkpoint_step(attempt.get("resumed_from")) for attempt in run.attempts}
     recorded_steps = {int(step["step"]) for step in run.steps()}
     for last, following in pairwise(sorted({0, *recorded_steps})):
-        # A trainer may go on to its next checkpoint after its launcher was killed. Nobody records
+        # A trainer may go on to its next checkpoints after its launcher was killed. Nobody records
         # these steps.
         before = following - 1
-        is_explained = before in resumed_steps and before == plan.next_checkpoint(last)
+        is_explained = before in resumed_steps and before == plan.next_checkpoint(before - 1)
         if following - last > plan.most_unlogged + 1 and not is_explained:
             return last, following
     return None

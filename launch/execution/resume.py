@@ -245,9 +245,8 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
         return change
     losses = {entry["step"]: entry.get("loss") for entry in run.steps()}
     last = max(losses, default=0)
-    # A trainer whose launcher was killed may have written one more checkpoint before it ended too.
-    is_next = run.outcome is None and checkpoint.number == plan.next_checkpoint(last)
-    if checkpoint.number > last + plan.most_unlogged and not is_next:
+    went_on = run.outcome is None and _follows(plan, last, checkpoint)
+    if checkpoint.number > last + plan.most_unlogged and not went_on:
         return f"no attempt got beyond step {last}"
     kept_losses = _checkpoint_losses(checkpoint)
     last_kept = max(kept_losses, default=None)
@@ -261,6 +260,20 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
         if abs(kept - logged) > _SAME_LOSS * max(1.0, abs(logged)):
             return f"its loss at step {step} is {kept:.6g}, the run's was {logged:.6g}"
     return None
+
+
+def _follows(plan: Plan, last: int, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint, and each before it that was due after the step `last`, was written.
+
+    A trainer whose launcher was killed may go on for some checkpoints before it is ended too.
+    """
+    due = plan.next_checkpoint(last)
+    while due is not None and due < checkpoint.number:
+        name = checkpoint.path.name.replace(str(checkpoint.number), str(due))
+        if not checkpoint.path.with_name(name).is_dir():
+            return False
+        due = plan.next_checkpoint(due)
+    return due == checkpoint.number
 
 
 def _find_replaced(plan: Plan, run: Run, checkpoint: Checkpoint) -> str | None:

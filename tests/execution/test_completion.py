@@ -138,7 +138,8 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
         # written after the launcher was killed
         ([*range(1, 18), *range(21, 61)], 1, [None, "checkpoint-20"], 0),
         ([*range(1, 18), *range(21, 61)], 1, [None, "checkpoint-10"], 1),
-        ([*range(1, 8), *range(21, 61)], 1, [None, "checkpoint-20"], 1),
+        ([*range(1, 8), *range(21, 61)], 1, [None, "checkpoint-20"], 0),
+        ([*range(1, 8), *range(22, 61)], 1, [None, "checkpoint-21"], 1),
         ([*range(5, 61, 5)], 5, [None, "checkpoint-20"], 0),
         ([*range(5, 26, 5), *range(35, 61, 5)], 5, [None, "checkpoint-20"], 1),
         # one attempt counts its steps itself; lines of its log may be lost

@@ -276,6 +276,17 @@ def test_a_checkpoint_of_another_step_or_run_is_refused(
         assert id == "foreign_checkpoint" and reason in values_of(text)
 
 
+def test_a_killed_launchers_trainer_may_write_several_checkpoints(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    begin(plan, 26)
+    for step in (30, 40, 50):
+        trl_checkpoint(plan.model_dir / f"checkpoint-{step}", step)
+    start = decide_start(plan)
+    assert start.checkpoint is not None and start.checkpoint.number == 50
+    shutil.rmtree(plan.model_dir / "checkpoint-40")
+    assert problem_of(plan)[0] == "foreign_checkpoint"
+
+
 def write_attempt(plan: Plan, step: int, *, is_recorded: bool) -> Path:
     """Have an attempt write a checkpoint of TRL's; `is_recorded`: its launcher saw it."""
     begin_attempt(plan.folder, None, ())
