@@ -177,7 +177,7 @@ HARMLESS = [
     "special_tokens_map.json, added_tokens.json, tokenizer_config.json",
     "token counts: {'train': 1234, 'eval': 56}",
     "Basic training of the model; bearer of news",
-    "wandb: Run data is saved locally in /work/wandb/run-20261123_101112-ab12cd34",
+    "wandb: Run data is saved locally in runs/wandb/run-20261123_101112-ab12cd34",
     "| token | count |",
     "<td>tokens</td><td>1234</td>",
     "next token 'the', per-token loss 2.5, Unexpected token '}' in JSON",

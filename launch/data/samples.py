@@ -227,12 +227,7 @@ def _find_changed_answers(samples: Sequence[Sample], template: str) -> Iterator[
 
     They are compared before truncation, so those that the trainer drops count, too.
     """
-    changed = [
-        (sample.place, side.changed_answer)
-        for sample in samples
-        for side in sample.sides
-        if side.changed_answer
-    ]
+    changed = _collect(samples, lambda side: side.changed_answer)
     if not changed:
         return
     where, (answer, trained) = changed[0]
@@ -244,14 +239,22 @@ def _find_changed_answers(samples: Sequence[Sample], template: str) -> Iterator[
     yield Finding.error("answer_changed", message, where, _TEMPLATE)
 
 
+def _collect(
+    samples: Sequence[Sample], texts_of: Callable[[PairSide], tuple[str, ...]]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what `texts_of` returns of each side, with the sample's place, where it is not empty."""
+    found = []
+    for sample in samples:
+        for side in sample.sides:
+            texts = texts_of(side)
+            if texts:
+                found.append((sample.place, texts))
+    return found
+
+
 def _find_dropped_fields(kept: Sequence[Sample], template: str) -> Iterator[Finding]:
     """Yield a warning that names the fields which the chat template leaves out."""
-    dropped = [
-        (sample.place, side.dropped_fields)
-        for sample in kept
-        for side in sample.sides
-        if side.dropped_fields
-    ]
+    dropped = _collect(kept, lambda side: side.dropped_fields)
     if not dropped:
         return
     names = dict.fromkeys(name for _, fields in dropped for name in fields)
