@@ -5,8 +5,6 @@ of the pin and of this project, and with templates that drop, cut or replace it.
 from __future__ import annotations
 
 import ast
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -16,14 +14,12 @@ import pytest
 
 pytest.importorskip("transformers", reason="the `train` dependencies are not installed")
 
-from launch import resources
 from launch.worker.answers import find_changed_answer, find_dropped_fields
 from tests.chat_tokenizer import make_tokenizer
 from tests.trl_texts import INSTALLED, OWN
+from tests.upstream.checkouts import checkout, import_transformations
 
 Chat = list[dict[str, Any]]
-PIN = Path(os.environ.get("OPEN_INSTRUCT_DIR") or resources.ROOT / "external" / "open-instruct")
-SOURCE = PIN / "open_instruct" / "dataset_transformation.py"
 
 
 def user(content: str) -> dict[str, Any]:
@@ -73,9 +69,11 @@ NOT_TRAINED = {("gptoss", "a tool, and a text beside its call", "pin")}
 
 
 def texts_of_pin() -> dict[str, str]:
-    if not SOURCE.is_file():
+    root = checkout()
+    if root is None:
         return {}
-    for node in ast.parse(SOURCE.read_text(encoding="utf-8")).body:
+    source = root / "open_instruct" / "dataset_transformation.py"
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "CHAT_TEMPLATES":
             return dict(ast.literal_eval(node.value))
     raise AssertionError("open-instruct has no CHAT_TEMPLATES any more")
@@ -95,19 +93,9 @@ TEMPLATES = {
 
 @pytest.fixture(scope="module")
 def pin() -> Any:
-    """The pin's module that tokenises; its packages for GRPO may be missing."""
-    if not SOURCE.is_file():
-        return None
-    from launch.worker.patches.olmo_core import PlaceholderFinder, find_missing
-
-    sys.meta_path.append(PlaceholderFinder(find_missing()))
-    sys.path.insert(0, str(PIN))
-    try:
-        from open_instruct import dataset_transformation
-    finally:
-        sys.meta_path.pop()
-        del sys.path[0]
-    return dataset_transformation
+    """The pin's module that tokenises; None without a checkout."""
+    root = checkout()
+    return import_transformations(root) if root is not None else None
 
 
 Labelled = tuple[Sequence[int], Sequence[bool] | None]
@@ -170,6 +158,15 @@ def test_no_answer_is_changed_by_a_known_template(name: str, pin: Any) -> None:
             assert (changed is not None) is is_known, (situation, trainer, changed)
             compared += 1
     assert compared >= 8 * 4
+
+
+def test_the_templates_of_the_pin_and_its_labels_are_among_them(pin: Any) -> None:
+    if pin is None:
+        pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    assert {f"pin-{name}" for name in pin.CHAT_TEMPLATES} <= TEMPLATES.keys()
+    tokenizer = make_tokenizer(TEMPLATES["pin-tulu"])
+    labelled = dict(label(tokenizer, CHATS["a question"], None, pin))
+    assert {"pin", "pin's pairs"} <= labelled.keys()
 
 
 def template(said: str = "{{ m.content }}", *, also: str = "") -> str:

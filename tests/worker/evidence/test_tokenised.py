@@ -5,8 +5,6 @@ with rows or labels that are gone.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +14,11 @@ import pytest
 
 datasets = pytest.importorskip("datasets", reason="the `train` dependencies are not installed")
 
-from launch import resources  # noqa: E402
 from launch.worker.evidence import rows, tokenised  # noqa: E402
 from launch.worker.evidence.rows import RowRecord  # noqa: E402
 from tests.chat_tokenizer import make_tokenizer  # noqa: E402
+from tests.upstream.checkouts import checkout, import_transformations  # noqa: E402
 
-PIN = Path(os.environ.get("OPEN_INSTRUCT_DIR") or resources.ROOT / "external" / "open-instruct")
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}"
     "{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
@@ -135,18 +132,10 @@ def test_what_trl_prepares(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture(scope="module")
 def pin() -> Any:
-    if not (PIN / "open_instruct" / "dataset_transformation.py").is_file():
+    root = checkout()
+    if root is None:
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
-    from launch.worker.patches.olmo_core import PlaceholderFinder, find_missing
-
-    sys.meta_path.append(PlaceholderFinder(find_missing()))
-    sys.path.insert(0, str(PIN))
-    try:
-        from open_instruct import dataset_transformation
-    finally:
-        sys.meta_path.pop()
-        del sys.path[0]
-    return dataset_transformation
+    return import_transformations(root)
 
 
 # of the pin: the rows of its cache, and the statistics beside them
