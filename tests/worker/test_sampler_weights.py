@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -26,6 +24,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from launch.worker.in_vllm.launch_weights import ServerWeights
 from launch.worker.sampler_weights import EngineCopy, record_engine, record_server
+from tests.worker.json_server import serve_json
 
 # of the projections that are joined, in their order
 ROWS = {"q_proj": 8, "k_proj": 4, "v_proj": 4}
@@ -172,26 +171,12 @@ def serving(engine: Engine, extension: str | None) -> Iterator[Client]:
         "model_config": {"dtype": "torch.bfloat16"},
     }
 
-    class Pages(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer({"vllm_config": config})
+    def call(path: str, sent: bytes) -> dict[str, Any]:
+        order = json.loads(sent)
+        return {"results": [getattr(worker, order["method"])(**order["kwargs"])]}
 
-        def do_POST(self) -> None:
-            order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.answer({"results": [getattr(worker, order["method"])(**order["kwargs"])]})
-
-        def answer(self, values: Any) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(values).encode())
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Client(server.server_port, engine)
-        server.shutdown()
+    with serve_json(lambda path: {"vllm_config": config}, call) as port:
+        yield Client(port, engine)
 
 
 def sent(

@@ -5,11 +5,8 @@ vLLM's sender needs a GPU: here a stand-in reads what it is given.
 
 from __future__ import annotations
 
-import json
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,6 +16,7 @@ import torch
 from trl.generation.vllm_client import VLLMClient
 
 from launch.worker.server_client import share_weights_by_handle
+from tests.worker.json_server import serve_json
 
 DEFAULT_SIZE = 16
 SHAPES = {"model.norm.weight": [4], "lm_head.weight": [8, 4]}
@@ -58,29 +56,17 @@ def pages() -> Iterator[tuple[list[str], int]]:
     """The pages that were posted to, and the server's port; its backend is the path's first part."""
     posted: list[str] = []
 
-    class Pages(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.path.split("/")[1]
-            config = {"weight_transfer_config": None if name == "none" else {"backend": name}}
-            self.answer({"vllm_config": config})
+    def read_config(path: str) -> dict[str, Any]:
+        name = path.split("/")[1]
+        config = {"weight_transfer_config": None if name == "none" else {"backend": name}}
+        return {"vllm_config": config}
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"] or 0))
-            posted.append(self.path.split("?")[0].rsplit("/", 1)[1])
-            self.answer({})
+    def receive(path: str, _: bytes) -> dict[str, Any]:
+        posted.append(path.split("?", maxsplit=1)[0].rsplit("/", 1)[1])
+        return {}
 
-        def answer(self, values: Any) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(values).encode())
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield posted, server.server_port
-        server.shutdown()
+    with serve_json(read_config, receive) as port:
+        yield posted, port
 
 
 def update(port: int, backend: str) -> Any:
