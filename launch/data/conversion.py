@@ -101,7 +101,7 @@ class Conversion:
         form = self.data.format
         is_empty = True
         unknown = 0
-        padded: dict[int, frozenset[KeyPath]] = {}
+        padded: dict[frozenset[KeyPath], frozenset[KeyPath]] = {}  # by the paths in a file
         for row in read_rows(file):
             is_empty = False
             try:
@@ -109,9 +109,9 @@ class Conversion:
                     raise RowError(row.value.message, row.value.cure, row.value.id)
                 named = self._rename(row)
                 if row.padded:
-                    known = padded.get(id(row.padded))
+                    known = padded.get(row.padded)
                     if known is None:
-                        known = padded.setdefault(id(row.padded), self._rename_paths(row.padded))
+                        known = padded.setdefault(row.padded, self._rename_paths(row.padded))
                     named = self.padding.remove(named, known, row.place)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import http.client
 import json
 import os
 import select
@@ -215,7 +214,7 @@ class Reaper:
 
     def watch(self) -> None:
         """Wait until the launcher or the server has exited, or a stop order has come."""
-        while self.status is None and not self.stop:
+        while not self._is_over():
             self.reap()
             if not self._is_over():
                 if not _LINUX:
@@ -293,6 +292,8 @@ def is_zombie(process: psutil.Process) -> bool:
 
 def _is_healthy(port: int) -> bool:
     """Return whether a server on this machine answers that it is up."""
+    import http.client  # only a run with a server waits for it
+
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_HEALTH_TIMEOUT)
     try:
         connection.request("GET", "/health")
