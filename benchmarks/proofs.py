@@ -22,9 +22,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlvr_grid import make_data
+
 ROOT = Path(__file__).parent.parent
 PLANTED = ROOT / "tests" / "integration" / "planted"
-PACKAGES = ("torch", "transformers", "accelerate", "trl", "peft", "ai2-olmo-core", "flash-attn")
+PACKAGES = (
+    *("torch", "transformers", "accelerate", "trl", "peft"),
+    *("ai2-olmo-core", "flash-attn", "vllm"),
+)
 _ROWS = 48  # of the first data set; the second has as many, of which half are trained
 
 
@@ -33,11 +38,31 @@ class Trainer:
     """What a trainer is started with, and the faults that are planted in it."""
 
     words: tuple[str, ...]
-    data: str  # sft or pref
+    data: str  # sft, pref or prompts
     faults: tuple[str, ...]
     model: str = "1b"
 
 
+RLVR_ALLOWED = (
+    *("disk_full", "missing_packages", "no_checkout", "gpus_busy", "reward_proof"),
+    *("bf16_sampling", "refuted_reward_variance", "refuted_complete_answers"),
+)
+RLVR = (
+    "stage=rlvr",
+    "recipe.prompts_per_step=8",
+    "recipe.samples_per_prompt=8",
+    "recipe.global_batch_size=64",
+    "recipe.per_device_batch_size=16",
+    "recipe.response_length=128",
+    "recipe.max_seq_length=384",
+    "recipe.kl_beta=0.0",
+    "recipe.learning_rate=1e-5",
+    "recipe.truncated_reward=null",
+    "recipe.epochs=1",
+    "recipe.max_steps=3",
+    "guards.length_limit=null",
+    f"allow=[{','.join(RLVR_ALLOWED)}]",
+)
 TRAINERS = {
     "finetune": Trainer(("stage=sft", "trainer=finetune"), "sft", ("rate",)),
     "trl_sft": Trainer(
@@ -70,6 +95,10 @@ TRAINERS = {
         ("schedule",),
         "olmo2_1b",
     ),
+    "rlvr_colocate": Trainer((*RLVR, "recipe.generation=vllm_colocate"), "prompts", ("sampler",)),
+    "rlvr_server": Trainer(
+        (*RLVR, "recipe.generation=vllm_server", "recipe.server_gpus=0"), "prompts", ("sampler",)
+    ),
 }
 SHARED = (
     "gpus=1",
@@ -88,7 +117,11 @@ SHARED = (
 
 
 def mixture(models: Path, home: Path, kind: str) -> str:
-    """Write two data sets, and return the mixture of the one and of half of the other."""
+    """Write two data sets, and return the mixture of the one and of half of the other; of prompts,
+    one data set and its verifier.
+    """
+    if kind == "prompts":
+        return f"data.mix=[{{name: {make_data(home)}}}]"
     lines = (models / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     entries = []
     for number, share in enumerate((1.0, 0.5)):
@@ -114,6 +147,8 @@ def train(models: Path, home: Path, name: str, fault: str, limit: float) -> dict
         mixture(models, home, trainer.data),
         *words.values(),
     ]
+    if trainer.data == "prompts":
+        command.append(f"recipe.verifier={home / 'rules.py'}:share_of_e")
     environ = dict(os.environ)
     path = [ROOT, *environ.get("PYTHONPATH", "").split(os.pathsep)]
     if fault:

@@ -117,6 +117,30 @@ def drop_rows(datasets: Any) -> None:
     datasets.load_dataset = load_half
 
 
+def keep_server(client: Any) -> None:
+    """TRL walks through the trained tensors, and sends none of them to vLLM's server."""
+
+    def send_none(self: Any, metadata: Any, named_params: Any) -> None:
+        for _ in named_params:
+            pass
+
+    client.VLLMClient.update_named_params = send_none
+
+
+def keep_engine(generation: Any) -> None:
+    """TRL walks through the trained tensors, and loads none of them into vLLM beside the trainer."""
+    sync = generation.VLLMGeneration.sync_weights
+
+    def load_none(self: Any) -> None:
+        if self.mode != "colocate":
+            sync(self)
+            return
+        for _ in self._iter_named_params():
+            pass
+
+    generation.VLLMGeneration.sync_weights = load_none
+
+
 def half(number: str) -> str:
     return f"{float(number) / 2:g}"
 
@@ -144,6 +168,9 @@ def plant(fault: str) -> None:
         change_flag(("seed",), lambda seed: str(int(seed) + 1))
     elif fault == "limit":
         change_flag(_LIMITS, half)
+    elif fault == "sampler":
+        _after_import("trl.generation.vllm_client", keep_server)
+        _after_import("trl.generation.vllm_generation", keep_engine)
     elif fault == "padding":
         change_flag(("padding_free",), lambda _: "false")
 
