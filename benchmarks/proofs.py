@@ -168,9 +168,9 @@ def train(models: Path, home: Path, name: str, fault: str, limit: float) -> dict
         )
         code: int | None = done.returncode
         output = done.stdout + done.stderr
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as error:
         code = None
-        output = ""
+        output = (error.stdout or b"").decode() + (error.stderr or b"").decode()
     files = list((home / "runs").glob(f"*/{name}-{fault or 'sound'}/evidence.json"))
     items = json.loads(files[0].read_text(encoding="utf-8"))["items"] if files else []
     verdicts = {item["what"]: item.get("verdict") for item in items}
