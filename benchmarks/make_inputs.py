@@ -1,12 +1,12 @@
 """Inputs for measurements on a machine without a network: a Llama of a real shape with random
 weights, and its data.
 
-    python benchmarks/make_inputs.py FOLDER [--shapes 1b 8b olmo2_1b] [--rows 2400]
+    python benchmarks/make_inputs.py FOLDER [--shapes 1b 8b olmo2_1b olmo3_7b] [--rows 2400]
 
-FOLDER/1b, FOLDER/8b and FOLDER/olmo2_1b are checkpoints (bf16; Llama 3.2 1B, Llama 3.1 8B, OLMo 2
-1B) with a tokenizer; FOLDER/sft.jsonl has chats of log-normal lengths (median about 400 tokens,
-mean about 620, the longest near 3,000), FOLDER/pref.jsonl half as many preference pairs. Seeded:
-the same versions give the same bytes.
+FOLDER/1b, FOLDER/8b, FOLDER/olmo2_1b and FOLDER/olmo3_7b are checkpoints (bf16; Llama 3.2 1B, Llama
+3.1 8B, OLMo 2 1B, Olmo 3 7B) with a tokenizer; FOLDER/sft.jsonl has chats of log-normal lengths
+(median about 400 tokens, mean about 620, the longest near 3,000), FOLDER/pref.jsonl half as many
+preference pairs. Seeded: the same versions give the same bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16,
         "num_key_value_heads": 16,
     },
+    "olmo3_7b": {  # preset olmo3_7B of OLMo-core
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "tie_word_embeddings": False,
+        "vocab_size": 100278,
+        "num_key_value_heads": 32,
+        "sliding_window": 4096,
+        "max_position_embeddings": 65536,
+    },
 }
+KINDS = {"olmo2": "olmo2", "olmo3": "olmo3"}  # model types, by the beginning of a shape's name
 SHARED = {
     "vocab_size": 128256,
     "num_attention_heads": 32,
@@ -114,7 +125,7 @@ def write_model(folder: Path, shape: str, tokenizer: Any) -> None:
     }
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        kind = "olmo2" if shape.startswith("olmo2") else "llama"
+        kind = KINDS.get(shape[:5], "llama")
         sizes = {**SHARED, **SHAPES[shape], **ids, "rope_theta": 500000.0}
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
     model.save_pretrained(folder / shape)
