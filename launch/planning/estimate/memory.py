@@ -159,7 +159,7 @@ def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
     shape = setting.shape
     tokens = setting.tokens * setting.reference_factor
     activations = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
-    if setting.masked:
+    if setting.masked_layers:
         rows = setting.rows * setting.reference_factor
         activations += tokens**2 / rows * setting.element
     moment = _Moment(

@@ -108,6 +108,18 @@ class MemorySetting:
         return self.padding and self.rows > 1
 
     @property
+    def masked_layers(self) -> int:
+        """The layers whose attention gets such a mask: all where rows need one; else those that
+        slide over a row that is longer than their window (transformers masking_utils.py,
+        `_ignore_causal_mask_sdpa`).
+        """
+        if self.masked:
+            return self.shape.layers
+        if self.attention == Attention.flash or not self.shape.slides(self.tokens / self.rows):
+            return 0
+        return self.shape.sliding_layers
+
+    @property
     def element(self) -> int:
         """Bytes of a weight and of an activation."""
         return 2 if self.precision == Precision.bf16 else 4
