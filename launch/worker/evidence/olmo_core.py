@@ -78,7 +78,9 @@ def check_tokens(loader: Any, requested: str | None) -> list[Evidence]:
     if requested is None:
         return []
     how = "global_batch_size of OLMo-core's data loader"
-    return [Evidence("global_tokens", f"{int(loader.global_batch_size)} tokens", how).compare(requested)]
+    return [
+        Evidence("global_tokens", f"{int(loader.global_batch_size)} tokens", how).compare(requested)
+    ]
 
 
 def check_limit(
