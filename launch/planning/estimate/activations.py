@@ -147,11 +147,12 @@ def shared_bytes(setting: MemorySetting) -> float:
 def layers_bytes(setting: MemorySetting) -> float:
     """Return the bytes that all layers have saved at the end of forward.
 
-    A checkpointed layer saves only its input.
+    A checkpointed layer saves only its input, or those of its attention, its MLP and their norms.
     """
     layers = setting.shape.layers
     if setting.checkpointing:
-        return layers * residual_bytes(setting) + shared_bytes(setting)
+        kept = setting.kept_states * residual_bytes(setting)
+        return layers * kept + shared_bytes(setting)
     without_mask = 0.0
     if setting.masked_layers and setting.attention != Attention.eager:
         without_mask = (layers - setting.masked_layers) * mask_bytes(setting)

@@ -253,9 +253,9 @@ def token_flops(
     6 operations per element of the matrices that it is multiplied with, 2 forward and 4 backward:
     the layers' and the output matrix; the embedding is a lookup. Attention within a document of S
     tokens adds 12 x layers x query width x S (PaLM, arXiv:2204.02311, appendix B; the full square,
-    as is usual, though half of it is masked); in a layer with a sliding window W below S, 2 W - W^2 /
-    S take the place of S (twice what olmo_core/nn/attention/__init__.py:614 counts). Recomputed activations and padding do not count:
-    neither trains anything.
+    as is usual, though half of it is masked). In a layer with a window W below S, 2 W - W^2 / S take
+    the place of S, twice what olmo_core/nn/attention/__init__.py:614 counts. Recomputed activations
+    and padding do not count: neither trains anything.
 
     `document`: tokens of the document that it attends to; None leaves attention out. With the mean
     length of several documents the sum is a lower bound, as long ones have more of the tokens.
