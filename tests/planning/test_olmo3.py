@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import resources
+from launch.errors import UserError
 from launch.planning.build import build_plan
 from tests.conftest import composed_at, fixed_machine, planned, problem_ids
 from tests.upstream.checkouts import checkout
@@ -140,6 +141,18 @@ def test_a_batch_in_tokens_is_the_same_at_every_width(stage: str, gpus: int) -> 
 def test_a_batch_in_tokens_that_cannot_be_is_refused(words: list[str], ids: list[str]) -> None:
     width = [] if any(word.startswith("gpus=") for word in words) else ["gpus=8"]
     assert problem_ids("stage=olmo3_7b_one_node", *width, *words) == ids
+
+
+def test_two_sizes_in_one_file_are_refused_and_one_on_the_line_ends_it(tmp_path: Path) -> None:
+    stage = tmp_path / "mine.yaml"
+    sizes = "recipe: {global_batch_size: 32, global_batch_tokens: 1048576}"
+    head = "# @package _global_\ndefaults: [olmo3_7b_one_node, _self_]"
+    stage.write_text(f"{head}\n{sizes}\n")
+    with pytest.raises(UserError) as refused:
+        planned(f"stage={stage}", "gpus=8")
+    (problem,) = refused.value.problems
+    assert (problem.id, problem.where) == ("two_batch_sizes", f"{stage}:3")
+    assert planned(f"stage={stage}", "gpus=8", "recipe.global_batch_size=16").batch.global_ == 16
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ def norm_bytes(width: int, setting: MemorySetting) -> int:
     matrices save.
 
     transformers (modeling_llama.py:60-65) saves the input in fp32, the normalised input in bf16 (of
-    OLMo in fp32) and the output; Liger (ops/rms_norm.py:674) the input as it is, and one number a row, and the
-    output.
+    OLMo in fp32) and the output; Liger (ops/rms_norm.py:674) the input as it is, and one number a
+    row, and the output.
     """
     element = setting.element
     if setting.liger:
