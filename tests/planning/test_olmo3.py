@@ -12,7 +12,7 @@ import pytest
 from launch import resources
 from launch.errors import UserError
 from launch.planning.build import build_plan
-from tests.conftest import composed_at, fixed_machine, planned, problem_ids
+from tests.conftest import Launch, composed, composed_at, fixed_machine, planned, problem_ids
 from tests.upstream.checkouts import checkout
 
 STAGES = sorted(path.stem for path in (resources.CONFIGS / "stage").glob("olmo3_*.yaml"))
@@ -178,6 +178,19 @@ def test_a_run_is_the_same_in_rows_and_in_tokens() -> None:
     in_tokens = planned("stage=olmo3_7b_one_node", "gpus=8")
     in_rows = planned("stage=olmo3_7b_one_node", "gpus=8", "recipe.global_batch_size=32")
     assert in_tokens.identity == in_rows.identity
+
+
+PAIRS = [(name.replace("_dpo", "_sft"), name) for name in DPO]
+
+
+@pytest.mark.parametrize(("sft", "dpo"), PAIRS)
+def test_dpo_follows_its_sft_in_a_pipeline(launch: Launch, sft: str, dpo: str) -> None:
+    if not composed(f"stage={sft}").config.trainer.output_glob.endswith("config.json"):
+        pytest.skip("olmo_core_finetune writes no model of transformers yet")
+    planned_both = launch("plan", f"pipeline={sft},{dpo}", "gpus=8")
+    assert planned_both.returncode == 0, planned_both.stderr
+    for stage in (sft, dpo):
+        assert re.search(rf"^stage +{stage}:", planned_both.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
