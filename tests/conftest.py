@@ -144,7 +144,8 @@ def fixed_machine(
     source = SourceKind.live if checkout else SourceKind.none
     return FixedMachine(
         cwd=cwd,
-        environ={"XDG_CACHE_HOME": "/nowhere"},  # else a user's caches would be found
+        # else a user's caches would be found, and the hub be asked
+        environ={"XDG_CACHE_HOME": "/nowhere", "HF_HUB_OFFLINE": "1"},
         python="/python",
         packages=(),
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),

@@ -94,6 +94,9 @@ def _batch_facts(plan: Plan, is_ray: bool) -> list[tuple[str, str]]:
     if recipe.prompts_per_step:
         groups = f"{recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
         texts.append(f"completions = {groups}")
+    if recipe.global_batch_tokens is not None:
+        rows = f"rows of {recipe.max_seq_length:,} tokens"
+        texts.append(f"{rows}: {recipe.global_batch_tokens:,} tokens")
     return _name_first("batch", texts)
 
 

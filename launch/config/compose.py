@@ -18,6 +18,7 @@ from launch.config.override_checks import check_overrides
 from launch.config.quoting import quote_value
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
+from launch.config.token_batch import resolve_global_batch
 from launch.config.unknown_keys import find_unknown_keys
 from launch.config.validate import validate
 from launch.errors import EXIT_DONE, UserError
@@ -123,6 +124,7 @@ def compose_once(line: CommandLine) -> Composed:
         config, choices = hydra_api.compose(argv)
         chosen = {group: option for group, option in choices.items() if group in GROUPS and option}
         origins = Origins(overrides=tuple(argv), choices=chosen)
+        resolve_global_batch(config, origins)
         plain: Any = OmegaConf.to_container(
             config, resolve=True, throw_on_missing=True, enum_to_str=True
         )

@@ -205,11 +205,27 @@ class RecipeConfig:
             Requested.computed,
         ),
         unproven_because={
-            "olmo_core_finetune": "it packs to a token budget, and its rows are not samples"
+            "olmo_core_finetune": "its rows are not samples: `global_tokens` counts their tokens"
         },
         other_names={
             "others": "train_batch_size batch_size total_batch_size effective_batch_size batch"
         },
+    )
+    global_batch_tokens: int | None = key(
+        None,
+        COUNT,
+        help="tokens of one optimizer step, padding included, over all ranks, such as 1048576; in "
+        "place of global_batch_size, where all rows are max_seq_length long; null: not used",
+        flags={"olmo_core_finetune": {"null": {}, "*": {}}},  # launch/config/token_batch.py
+        unsupported_because={
+            "*": "its rows differ in length, so that no number of rows makes a number of tokens"
+        },
+        proof=Proof(
+            "global_tokens",
+            "the tokens that OLMo-core's data loader deals in a step",
+            Requested.computed,
+        ),
+        other_names={"others": "batch_tokens tokens_per_batch tokens_per_step"},
     )
     per_device_batch_size: int = key(
         1,

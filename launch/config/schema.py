@@ -16,7 +16,7 @@ from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
 from launch.config.guards import GuardsConfig
-from launch.config.ranges import COUNT, POSITIVE, RANKS, RANKS_OR_ZERO
+from launch.config.ranges import COUNT, COUNT_OR_ZERO, POSITIVE, RANKS, RANKS_OR_ZERO
 from launch.config.recipe_keys import Precision, RecipeConfig
 from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
 
@@ -109,6 +109,9 @@ class ShapeConfig:
     vocabulary: int | None = COUNT.of(None)  # rows of the embedding
     tied_embeddings: bool = False  # the output matrix is the embedding
     model_type: str = "llama"  # the architecture's name in transformers
+    # tokens that a sliding layer attends to; null: every layer attends to all
+    sliding_window: int | None = COUNT.of(None)
+    sliding_layers: int | None = COUNT_OR_ZERO.of(None)  # layers with that window
 
 
 @dataclass

@@ -29,7 +29,7 @@ from launch.planning.chat_template import (
     find_template_name,
     other_template_problem,
 )
-from launch.planning.estimate.forecast import planned_shape
+from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.find_runs import run_name
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan

@@ -47,7 +47,14 @@ from launch.planning.lengths import lengths_file
 from launch.planning.library_key_check import check_library_files
 from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine, this_machine
-from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
+from launch.planning.parallel import (
+    Batch,
+    Parallel,
+    resolve_parallel,
+    resolve_width,
+    split_batch,
+    split_token_batch,
+)
 from launch.planning.plan import Plan
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
 from launch.planning.rlvr import uses_vllm
@@ -320,10 +327,11 @@ def _use_fallback_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:
 
 
 def _with_template(config: RootConfig, template: ChatTemplate | None) -> RootConfig:
-    """Return the configuration with a user's template by its absolute path."""
-    if template is None:
-        return config
-    return replace(config, recipe=replace(config.recipe, chat_template=template.name))
+    """Return the configuration with a user's template by its absolute path, and without one that is
+    the tokenizer's own.
+    """
+    name = template.name if template is not None else None
+    return replace(config, recipe=replace(config.recipe, chat_template=name))
 
 
 def _template_finder(
@@ -351,6 +359,10 @@ def _share_batch(config: RootConfig, parallel: Parallel) -> Batch:
         # Ray's learners take packed rows of as many completions as fit
         return Batch(recipe.global_batch_size, recipe.per_device_batch_size, 1, 1)
     ranks = parallel.width.world_size
+    tokens = recipe.global_batch_tokens
+    if tokens is not None:
+        length, per_device = recipe.max_seq_length, recipe.per_device_batch_size
+        return split_token_batch(tokens, length, per_device, ranks)
     return split_batch(recipe.global_batch_size, recipe.per_device_batch_size, ranks)
 
 

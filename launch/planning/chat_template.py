@@ -40,6 +40,9 @@ _OF_LAUNCH = re.compile(rf".*/launch/templates/[^/]+\{SUFFIX}")
 STAGED = "chat_templates"  # below the cache: TRL's templates, where runs read them from
 TEMPLATE_FLAG = "chat_template_name"  # of open-instruct
 CHAT_TEMPLATE = "recipe.chat_template"
+# Names that upstream's scripts give and its table lacks, so that it takes the tokenizer's own template
+# (dataset_transformation.py:838-846; scripts/train/debug/oc_sft_olmo3_7b_1node.sh:25-27).
+TOKENIZERS_OWN = ("olmo123",)
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 
 
@@ -62,7 +65,8 @@ class ChatTemplate:
 def find_template(
     config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str], finder: TemplateFinder
 ) -> ChatTemplate | None:
-    """Return the chat template that recipe.chat_template names; None if it is not set.
+    """Return the chat template that recipe.chat_template names; None if it is not set, or names the
+    tokenizer's own in a way that the trainer does not know.
 
     `upstream` are the names that open-instruct's trainers have. Raises UserError: unknown_name.
     """
@@ -72,6 +76,9 @@ def find_template(
     is_trl = config.trainer.family == Family.trl
     if name in upstream and not is_trl:
         return ChatTemplate(name, None)
+    if name in TOKENIZERS_OWN:
+        # open-instruct is given the name: without one it requires --add_bos of some tokenizers (:813)
+        return None if is_trl else ChatTemplate(name, None)
     takes_files = is_trl or "chat_template" in config.trainer.patches
     path = cwd / Path(name).expanduser()
     if takes_files:
@@ -210,7 +217,7 @@ def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str 
     if file:
         return staged_name(Path(file)) or file
     flag = flags.get(TEMPLATE_FLAG)
-    return str(flag) if flag else None
+    return str(flag) if flag and flag not in TOKENIZERS_OWN else None
 
 
 def read_template(folder: Path) -> str | None:

@@ -25,6 +25,7 @@ from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
+from launch.upstream.trainers import OLMO_CORE_SFT
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
@@ -202,6 +203,15 @@ def _global_batch(config: RootConfig, _: Parallel) -> str | None:
     return f"{config.recipe.global_batch_size} {unit}"
 
 
+def _global_tokens(config: RootConfig, _: Parallel) -> str | None:
+    """Return the tokens of a step whose rows are all max_seq_length long, padding included."""
+    if config.trainer.name != OLMO_CORE_SFT:
+        return None
+    if not config.flags.keys().isdisjoint((*_SPLIT_SAMPLES, "max_seq_length")):
+        return None
+    return f"{config.recipe.global_batch_size * config.recipe.max_seq_length} tokens"
+
+
 def _kernels(config: RootConfig, _: Parallel) -> str | None:
     if not config.recipe.liger:
         return None
@@ -287,6 +297,7 @@ Compute = Callable[[RootConfig, Parallel], str | None]
 # What computes the requested value of each key whose row says that it is computed.
 COMPUTED: Mapping[str, Compute] = {
     "global_batch_size": _global_batch,
+    "global_batch_tokens": _global_tokens,
     "warmup_ratio": _number_or_default("warmup_ratio"),
     "weight_decay": _number_or_default("weight_decay"),
     "epochs": _epochs,

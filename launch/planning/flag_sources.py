@@ -152,8 +152,8 @@ def _recipe_flags(
             continue
         try:
             value = recipe_value(recipe, key, lora)
-            if key == "chat_template" and template is not None:
-                value = _template_value(trainer, template)
+            if key == "chat_template":
+                value = _template_value(trainer, template) if template is not None else None
             reason = KEYS[key].reason(trainer)
             values = map_recipe_key(key, value, mapping, reason, trainer.name)
         except UserError as error:

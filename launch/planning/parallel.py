@@ -280,6 +280,49 @@ def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
     return Batch(global_batch, per_device, accumulation, width)
 
 
+def split_token_batch(tokens: int, length: int, per_device: int, width: int) -> Batch:
+    """Split a global batch of `tokens` tokens, in rows of `length`, over ranks and accumulation
+    steps.
+
+    Raises UserError: batch_not_divisible (with the values that would work).
+    """
+    if tokens % (length * per_device * width) == 0:
+        return split_batch(tokens // length, per_device, width)
+    ranks = "rank" if width == 1 else "ranks"
+    rows = "row" if per_device == 1 else "rows"
+    message = (
+        f"a global batch of {tokens} tokens is not divisible by {width} {ranks} x {per_device} "
+        f"{rows} x {length} tokens"
+    )
+    cure = _suggest_for_tokens(tokens, length, per_device, width)
+    raise refusal("batch_not_divisible", message, None, cure)
+
+
+def _suggest_for_tokens(tokens: int, length: int, per_device: int, width: int) -> str:
+    """Return a text with the values of each of the four numbers that would work with the other
+    three as they are.
+    """
+    suggestions = []
+    if tokens % (length * per_device) == 0:
+        widths = divisors(tokens // (length * per_device))
+        suggestions.append(f"a width of {_join(_abbreviate(widths))}")
+    if tokens % (length * width) == 0:
+        per_devices = divisors(tokens // (length * width))
+        numbers = _nearest_first(per_devices, per_device)
+        suggestions.append(f"recipe.per_device_batch_size={numbers}")
+    if tokens % (per_device * width) == 0:
+        lengths = divisors(tokens // (per_device * width))
+        # OLMo-core's rows are a power of 2 long (packing_length), and one token predicts nothing
+        powers = [value for value in lengths if value > 1 and value & (value - 1) == 0]
+        if powers:
+            suggestions.append(f"recipe.max_seq_length={_nearest_first(powers, length)}")
+    step = length * per_device * width
+    below = tokens - tokens % step
+    numbers = _nearest_first([batch for batch in (below, below + step) if batch], tokens)
+    suggestions.append(f"recipe.global_batch_tokens={numbers}")
+    return "use " + ", or ".join(suggestions)
+
+
 def divisors(number: int) -> list[int]:
     """Return every divisor, ascending."""
     up_to_root = range(1, math.isqrt(number) + 1)

@@ -31,6 +31,7 @@ EVIDENCE = (
     "liger",  # the required kernels with commas, as far as Liger has them for the model
     "packing",
     "global_batch",  # of one optimizer step over all ranks: "128 samples"
+    "global_tokens",  # of one optimizer step over all ranks, padding included: "1048576 tokens"
     "balanced",
     "loss_averaging",
     "attention",

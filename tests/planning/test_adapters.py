@@ -16,7 +16,7 @@ from launch.errors import UserError
 from launch.planning.adapter import read_adapter
 from launch.planning.build import build_plan
 from launch.planning.digest_cache import DigestCache
-from launch.planning.estimate.forecast import planned_shape
+from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.shape import LINEAR_LAYERS
 from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine

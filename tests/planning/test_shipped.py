@@ -47,7 +47,9 @@ DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "trl_grpo", "rewar
 
 
 def test_the_table_above_names_every_shipped_stage() -> None:
-    assert set(STAGES) == {path.stem for path in (resources.CONFIGS / "stage").glob("*.yaml")}
+    """Those of Olmo 3 have a trainer of their own: tests/planning/test_olmo3.py plans them."""
+    shipped = {path.stem for path in (resources.CONFIGS / "stage").glob("*.yaml")}
+    assert set(STAGES) == {name for name in shipped if not name.startswith("olmo3_")}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.worker.channel import EventWriter
-from launch.worker.patches import PatchContext, dpo, olmo_core, olmo_core_documents
+from launch.worker.patches import (
+    PatchContext,
+    dpo,
+    olmo_core,
+    olmo_core_documents,
+    olmo_core_optimizer,
+)
 from launch.worker.patches.olmo_core import PlaceholderFinder, count_tokens
 from launch.worker.patches.olmo_core_documents import TorchFlashAttention, split_at_border
 from launch.worker.trainer import TrainerProgram
@@ -174,3 +180,31 @@ def test_flash_attention_is_lent_only_where_there_is_none(monkeypatch: pytest.Mo
     assert olmo_core_documents.SEPARATION.not_needed(context) == "json is installed"
     monkeypatch.setattr(olmo_core_documents, "_PACKAGES", ("nowhere_to_be_found",))
     assert olmo_core_documents.SEPARATION.not_needed(context) is None
+
+
+def test_one_weight_after_the_other_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patch changes what is held at once, not the formula: weights differ by rounding alone."""
+    torch = pytest.importorskip("torch")
+    optim = pytest.importorskip("olmo_core.optim")
+
+    def train() -> tuple[bool, Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(32, 16)
+        options = {"lr": 0.01, "weight_decay": 0.1, "betas": (0.9, 0.95), "compile": False}
+        optimizer = optim.SkipStepAdamWConfig(**options).build(model)
+        for _ in range(5):
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(torch.randn(8, 32)).square().mean()
+            loss.backward()
+            optimizer.latest_loss = loss.detach()
+            optimizer.step()
+        return optimizer.foreach, model.weight.detach()
+
+    together, expected = train()
+    unpatched = optim.SkipStepAdamWConfig.__init__
+    monkeypatch.setattr(optim.SkipStepAdamWConfig, "__init__", unpatched)  # is restored
+    context = SimpleNamespace(events=None)
+    olmo_core_optimizer.ONE_BY_ONE.apply(context)  # type: ignore[arg-type]
+    one_by_one, weights = train()
+    assert (together, one_by_one) == (True, False)
+    assert torch.allclose(weights, expected, rtol=1e-5, atol=1e-6)

@@ -69,6 +69,7 @@ def test_ids_are_stable() -> None:
         "olmo_core_packed_data",
         "olmo_core_documents",
         "olmo_core_first_checkpoint",
+        "olmo_core_single_step",
         "olmo_core_evidence",
         "olmo_core_on_cpu",
         "olmo_core_tokens",

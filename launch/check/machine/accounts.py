@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from launch.check.machine.rule import Host, rule
 from launch.config.schema import Launcher, Tracking
-from launch.planning.model_folder import hf_home, hub_snapshot
+from launch.planning.hub_config import find_hub_token
+from launch.planning.model_folder import hub_snapshot
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding, Fix
@@ -29,18 +30,6 @@ _GATED = (
 )
 _TIMEOUT = 3.0  # seconds
 _HOST = "api.wandb.ai"
-
-
-def find_hub_token(environ: Mapping[str, str]) -> str | None:
-    """Return the token that huggingface_hub uses: a variable's, or that of `hf auth login`."""
-    variable = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
-    if variable:
-        return variable.strip()
-    file = Path(environ.get("HF_TOKEN_PATH") or hf_home(environ) / "token").expanduser()
-    try:
-        return file.read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 @rule("no_hub_token", "hub login", on_login_node=True)

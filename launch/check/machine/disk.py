@@ -11,7 +11,7 @@ from pathlib import Path
 from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Family
-from launch.planning.estimate.forecast import planned_shape
+from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.speed import planned_steps
 from launch.planning.model_folder import count_parameters, hub_cache, hub_snapshot
 from launch.planning.plan import Plan

@@ -10,6 +10,7 @@ from threading import Thread
 
 from launch.check.machine.rule import Host, rule
 from launch.planning.chat_template import missing_text_problem
+from launch.planning.hub_config import HUB, offline_variable
 from launch.planning.input_source import InputSource
 from launch.planning.lengths import load_lengths
 from launch.planning.model_folder import hub_cache
@@ -19,8 +20,6 @@ from launch.rules.code import failed, passed, skipped, warned
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding
 
-HUB = "https://huggingface.co"
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # huggingface_hub constants.py
 _TIMEOUT = 1.5  # seconds
 
 
@@ -111,9 +110,9 @@ def _is_here(source: InputSource, cache: Path, kind: str) -> bool:
 
 def _why_unreachable(environ: Mapping[str, str]) -> str | None:
     """Return why the hub cannot be reached; None if it responds."""
-    for variable in _OFFLINE:
-        if environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE"):
-            return f"{variable}={environ[variable]} forbids"
+    forbidding = offline_variable(environ)
+    if forbidding is not None:
+        return f"{forbidding} forbids"
     answers: list[str | None] = []
 
     def query() -> None:

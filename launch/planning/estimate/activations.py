@@ -20,16 +20,17 @@ def norm_bytes(width: int, setting: MemorySetting) -> int:
     """Return the bytes per token of an RMSNorm over `width`, with its output, which the next
     matrices save.
 
-    transformers (modeling_llama.py:60-65) saves the input in fp32, the normalised input in bf16 and
-    the output; Liger (ops/rms_norm.py:674) the input as it is, and one number a row, and the
-    output.
+    transformers (modeling_llama.py:60-65) saves the input in fp32, the normalised input in bf16 (of
+    OLMo in fp32) and the output; Liger (ops/rms_norm.py:674) the input as it is, and one number a
+    row, and the output.
     """
     element = setting.element
     if setting.liger:
         return 2 * element * width + _INVERSE_RMS
     if setting.precision == Precision.fp32:
         return 3 * element * width + _INVERSE_RMS
-    return (4 + 2 * element) * width + _INVERSE_RMS
+    normalised = 4 if setting.shape.is_olmo else element
+    return (4 + normalised + element) * width + _INVERSE_RMS
 
 
 def mlp_bytes(setting: MemorySetting) -> int:
@@ -48,7 +49,7 @@ def attention_bytes(setting: MemorySetting) -> int:
     every head (transformers sdpa_attention.py:62-74); eager always repeats them.
     """
     shape = setting.shape
-    repeated = setting.masked or setting.attention == Attention.eager
+    repeated = setting.masked_layers > 0 or setting.attention == Attention.eager
     keys = shape.query_width if repeated else shape.key_width
     sums = 0 if setting.attention == Attention.eager else 4 * shape.heads
     heads = 0
@@ -60,7 +61,8 @@ def attention_bytes(setting: MemorySetting) -> int:
 
 
 def mask_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of a layer's tokens x tokens matrices.
+    """Return the bytes of a layer's tokens x tokens matrices; of a sliding one, where only those
+    have a mask.
 
     SDPA converts the boolean mask to the weights' type in every layer, and saves it (aten
     native/transformers/attention.cpp, convert_boolean_attn_mask). Eager saves the softmax of every
@@ -70,7 +72,7 @@ def mask_bytes(setting: MemorySetting) -> float:
     if setting.attention == Attention.eager:
         softmax = 4 + setting.element if setting.element == 2 else 4
         return square * setting.shape.heads * softmax
-    return square * setting.element if setting.masked else 0.0
+    return square * setting.element if setting.masked_layers else 0.0
 
 
 def input_copy_bytes(setting: MemorySetting) -> int:
@@ -106,7 +108,8 @@ def cast_weight_bytes(setting: MemorySetting) -> float:
 
 
 def layer_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that one layer saves when it is not checkpointed.
+    """Return the bytes that one layer saves when it is not checkpointed; of a sliding one, where
+    the others have no mask.
 
     In a compiled layer, backward recomputes the norms, the rotations' products and the gate. Saved
     is what matrices and attention need: four hidden states, queries, keys and values before and
@@ -125,22 +128,35 @@ def layer_bytes(setting: MemorySetting) -> float:
 def shared_bytes(setting: MemorySetting) -> float:
     """Return the bytes that all layers share: the rotary cosines and sines, and the boolean mask,
     which only checkpointed layers keep until backward.
+
+    Sliding layers have cosines and sines of their own, and a mask of their own beside that of the
+    others (transformers modeling_olmo3.py:420-427).
     """
     shape = setting.shape
     head_size = shape.query_width // shape.heads
+    kinds = 1
+    if 0 < shape.sliding_layers < shape.layers and not setting.compiled:
+        kinds = 2
     mask = 0.0
-    if setting.masked and setting.checkpointing:
-        mask = setting.tokens**2 / setting.rows
-    return mask + 2 * setting.element * head_size * setting.tokens
+    if setting.masked_layers and setting.checkpointing:
+        mask = setting.tokens**2 / setting.rows * (kinds if setting.masked else 1)
+    rotation = 4 if shape.is_olmo else setting.element
+    return mask + kinds * 2 * rotation * head_size * setting.tokens
 
 
 def layers_bytes(setting: MemorySetting) -> float:
     """Return the bytes that all layers have saved at the end of forward.
 
-    A checkpointed layer saves only its input.
+    A checkpointed layer saves only its input, or those of its attention, its MLP and their norms.
     """
-    layer = residual_bytes(setting) if setting.checkpointing else layer_bytes(setting)
-    return setting.shape.layers * layer + shared_bytes(setting)
+    layers = setting.shape.layers
+    if setting.checkpointing:
+        kept = setting.kept_states * residual_bytes(setting)
+        return layers * kept + shared_bytes(setting)
+    without_mask = 0.0
+    if setting.masked_layers and setting.attention != Attention.eager:
+        without_mask = (layers - setting.masked_layers) * mask_bytes(setting)
+    return layers * layer_bytes(setting) - without_mask + shared_bytes(setting)
 
 
 def saved_bytes(setting: MemorySetting) -> float:

@@ -22,6 +22,7 @@ from launch.planning.estimate.memory import (
     estimate_memory,
 )
 from launch.planning.estimate.out_of_memory import Remedy, find_remedy
+from launch.planning.estimate.planned_shape import planned_shape, why_shapeless
 from launch.planning.estimate.setting import (
     AdapterSetting,
     Attention,
@@ -30,14 +31,13 @@ from launch.planning.estimate.setting import (
     average_micro_batch,
     longest_micro_batch,
 )
-from launch.planning.estimate.shape import ModelShape, read_shape
+from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import values_of
 from launch.planning.lengths import Lengths, load_lengths
-from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
-from launch.planning.stage_model import model_shape
 from launch.planning.vllm_server import planned_server
+from launch.upstream.trainers import OLMO_CORE_SFT
 
 
 class MemoryFit(StrEnum):
@@ -228,6 +228,11 @@ _SUPPORTED_VALUES: Mapping[str, Any] = {
     "activation_offloading": False,
     "eval_strategy": "no",
 }
+SINGLE_STEP = "olmo_core_single_step"  # the patch (launch/worker/patches/olmo_core_optimizer.py)
+# Hidden states of a layer whose parts are checkpointed one by one: what goes into attention, into the
+# MLP and into the norm after each. An addition needs nothing for backward, so that what goes into it
+# is not kept.
+_KEPT_BY_PARTS = 4
 # Flags that the estimate supports where recipe.lora sets them.
 _ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")
 # The kernel that each value of a trainer's flag chooses.
@@ -245,29 +250,6 @@ class UnknownMemoryError(Exception):
     """The memory of a plan cannot be estimated; the text is the reason."""
 
 
-def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
-    """Return the shape of a plan's model, from its local config.json or from its YAML; None where
-    neither has it.
-
-    An adapter and its merged model have the shape of the adapter's base.
-    """
-    model = plan.inputs.model
-    if model.adapter is None:
-        folder = model.local or hub_snapshot(model.reference, environ)
-    else:
-        folder = model.adapter.local_base or hub_snapshot(model.adapter.base, environ)
-    if folder is None:
-        return model_shape(plan.config, plan.inputs.model)
-    shape = read_shape(folder)
-    if shape is not None:
-        return replace(shape, parameters=count_parameters(folder) or shape.parameters)
-    # A model that is still to be built has the shape of the YAML. Any other is not the YAML's
-    # model, and if another run makes it, the plan has its shape.
-    if model.build:
-        return model_shape(plan.config, plan.inputs.model)
-    return plan.shape
-
-
 def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> MemorySetting:
     """Return the setting of a plan with the longest micro batch that its limit allows.
 
@@ -277,7 +259,8 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     _require_covered(plan)
     shape = planned_shape(plan, environ)
     if shape is None:
-        raise UnknownMemoryError(f"the shape of {plan.inputs.model.reference} is unknown")
+        why = why_shapeless(plan, environ)
+        raise UnknownMemoryError(f"the shape of {plan.inputs.model.reference} is unknown: {why}")
     trainer = plan.config.trainer
     values = values_of(plan.flags)
     limit = _sample_limit(plan)
@@ -312,11 +295,15 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         liger=has_liger,
         fused_loss=has_liger and trainer.fuses_loss and not is_trl,  # TRL has a head in chunks
         checkpointing=_checkpoints_activations(values),
+        kept_states=_KEPT_BY_PARTS if _checkpoints_parts(values) else 1,
         attention=ATTENTION.get(str(values.get("attn_implementation")), default_attention),
         # open-instruct trains in bf16, whatever the launcher sets (finetune.py:596,
         # dpo_tune_cache.py:338)
         precision=plan.parallel.precision if is_trl else Precision.bf16,
         compiled=is_compiled,
+        foreach_step=SINGLE_STEP not in plan.patches,
+        # olmo_core_finetune shards within a machine, and copies between them (:211-218)
+        shards=plan.parallel.width.local if trainer.name == OLMO_CORE_SFT else None,
         fused_optimizer=bool(values.get("fused_optimizer", True)),
         autocast=has_autocast,
         chunked_head=is_trl,
@@ -362,7 +349,14 @@ def _sample_limit(plan: Plan) -> int:
 def _checkpoints_activations(values: Mapping[str, Any]) -> bool:
     """Return whether activations are recomputed, by a flag or by OLMo-core's memory budget."""
     budget = values.get("activation_memory_budget", 1)
-    return bool(values.get("gradient_checkpointing")) or budget < 1
+    return bool(values.get("gradient_checkpointing")) or budget < 1 or _checkpoints_parts(values)
+
+
+def _checkpoints_parts(values: Mapping[str, Any]) -> bool:
+    """Return whether OLMo-core checkpoints the parts of a layer one by one, whatever the budget
+    (olmo_core_utils.py:160).
+    """
+    return values.get("activation_checkpointing_mode") == "selected_modules"
 
 
 def has_reference(plan: Plan) -> bool:

@@ -159,7 +159,7 @@ def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
     shape = setting.shape
     tokens = setting.tokens * setting.reference_factor
     activations = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
-    if setting.masked:
+    if setting.masked_layers:
         rows = setting.rows * setting.reference_factor
         activations += tokens**2 / rows * setting.element
     moment = _Moment(
@@ -194,7 +194,7 @@ def _full_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ..
     """Return the bytes of weights and optimizer, and the moments, when all weights are trained."""
     size = setting.shape.parameters
     precision = Precision.fp32 if setting.autocast else setting.precision
-    state = bytes_per_parameter(setting.mode, setting.ranks, precision)
+    state = bytes_per_parameter(setting.mode, setting.sharing_ranks, precision)
     models = 2 if setting.reference else 1
     weights = state.weights * size * models
     return weights, state.optimizer * size, _moments(setting, state.gradients * size)
@@ -464,10 +464,11 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
     stage_1_and_2.py:3114-3118, stage3.py:2683-2690), all at once at stages 1 and 2 and one
     sub-group at a time at stage 3. The fused AdamW needs nothing more; the foreach one holds a copy
     of the parameters' size (torch/optim/adamw.py). OLMo-core's in olmo_core_finetune holds three at
-    once, of all weights (olmo_core/optim/adamw.py:82-99), in dpo of one (:1-48).
+    once, of all weights (olmo_core/optim/adamw.py:82-99), or of the largest one where they are
+    updated one by one (:36-45); in dpo there is one, of the largest (:1-48).
     """
     shape = setting.shape
-    shard = shape.parameters / setting.ranks
+    shard = shape.parameters / setting.sharing_ranks
     if setting.mode in (Mode.zero1, Mode.zero2):
         return (setting.element + 4) * shard
     if setting.mode == Mode.zero3:
@@ -476,6 +477,6 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
         return setting.element * min(shard, SUB_GROUP)
     if setting.mode == Mode.fsdp:
         if setting.kind == Kind.sft:
-            return 3 * 4 * shard
-        return 4 * shape.embedding / setting.ranks
+            return 3 * 4 * (shard if setting.foreach_step else shape.embedding)
+        return 4 * shape.embedding / setting.sharing_ranks
     return 0.0 if setting.fused_optimizer else setting.element * shape.parameters

@@ -66,6 +66,8 @@ class MemorySetting:
     # the fused linear cross-entropy, which never holds the logits of all tokens
     fused_loss: bool = False
     checkpointing: bool = False
+    # hidden states that a checkpointed layer keeps; its input alone, or those of each of its parts
+    kept_states: int = 1
     attention: Attention = Attention.sdpa
     precision: Precision = Precision.bf16
     autocast: bool = False  # fp32 weights, computed in bf16: TRL without DeepSpeed
@@ -78,7 +80,16 @@ class MemorySetting:
     vllm_gib: float = 0.0  # of the card, which vLLM holds beside the training
     expandable_segments: bool = False  # of torch's allocator
     compiled: bool = False  # by torch.compile, as OLMo-core's trainers are
+    # ranks that share weights and optimizer, where further ones hold copies of them; None: all ranks
+    shards: int | None = None
+    # OLMo-core's step of all weights at once; else the patch olmo_core_single_step
+    foreach_step: bool = True
     fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one
+
+    @property
+    def sharing_ranks(self) -> int:
+        """The ranks that weights and optimizer are divided by."""
+        return self.shards or self.ranks
 
     @property
     def sequences(self) -> int:
@@ -106,6 +117,18 @@ class MemorySetting:
         if self.packing:
             return self.micro_batch > 1 and self.kind != Kind.dpo
         return self.padding and self.rows > 1
+
+    @property
+    def masked_layers(self) -> int:
+        """The layers whose attention gets such a mask: all where rows need one; else those that
+        slide over a row that is longer than their window (transformers masking_utils.py,
+        `_ignore_causal_mask_sdpa`).
+        """
+        if self.masked:
+            return self.shape.layers
+        if self.attention == Attention.flash or not self.shape.slides(self.tokens / self.rows):
+            return 0
+        return self.shape.sliding_layers
 
     @property
     def element(self) -> int:

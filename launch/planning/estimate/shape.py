@@ -14,16 +14,28 @@ from launch.files import load_json
 
 # Decoders whose block saves the same tensors as Llama's: two norms over the hidden size,
 # grouped-query attention, a gated MLP (transformers modeling_llama.py:290-330, modeling_qwen2.py,
-# modeling_mistral.py). True: one more norm over the queries and one over the keys
-# (modeling_olmo2.py, modeling_qwen3.py).
+# modeling_mistral.py, modeling_ministral.py, modeling_smollm3.py, modeling_seed_oss.py). True: one
+# more norm over the queries and one over the keys (modeling_olmo2.py, modeling_olmo3.py,
+# modeling_qwen3.py).
 BLOCKS = {
     "llama": False,
+    "ministral": False,
     "mistral": False,
-    "qwen2": False,
     "olmo2": True,
     "olmo3": True,
+    "qwen2": False,
     "qwen3": True,
+    "seed_oss": False,
+    "smollm3": False,
 }
+# Their norms multiply in fp32, those of queries and keys over all heads at once, and they rotate in
+# fp32 (modeling_olmo2.py:48-66, :140-160; modeling_olmo3.py).
+_OLMO = ("olmo2", "olmo3")
+_SLIDING = "sliding_attention"  # of a layer, in `layer_types` of config.json
+# whose `sliding_window` counts only with `use_sliding_window` (configuration_qwen2.py:84)
+_WINDOW_IS_OFF = ("qwen2", "qwen3", "smollm3")
+# Of layers without `layer_types`, every fourth attends to all tokens (configuration_olmo3.py:94).
+_FULL_EVERY = {"olmo3": 4}
 
 # of each block
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -43,6 +55,8 @@ class ModelShape:
     tied: bool = False
     model_type: str = "llama"  # transformers' name of the architecture
     head_size: int | None = None  # None: hidden / heads
+    window: int | None = None  # tokens that a sliding layer attends to; None: no layer slides
+    sliding_layers: int = 0  # of `layers`; the others attend to all tokens
 
     @property
     def query_width(self) -> int:
@@ -86,6 +100,36 @@ class ModelShape:
         """Whether queries and keys are normalised."""
         return BLOCKS[self.model_type]
 
+    @property
+    def head_norms(self) -> int:
+        """Weights of a layer's norms over queries and keys."""
+        if not self.has_head_norms:
+            return 0
+        widths = self.query_width + self.key_width
+        return widths if self.is_olmo else widths // (self.heads + self.kv_heads) * 2
+
+    @property
+    def is_olmo(self) -> bool:
+        """Whether norms and rotations are computed as OLMo 2 and 3 do."""
+        return self.model_type in _OLMO
+
+    def slides(self, tokens: float) -> bool:
+        """Return whether some layers attend to less than a document of `tokens` tokens."""
+        return self.window is not None and self.sliding_layers > 0 and tokens > self.window
+
+    def attended_square(self, tokens: float) -> float:
+        """Return twice the pairs of a query and a key in a document of `tokens` tokens, as the mean
+        over the layers.
+
+        Without a window that is the whole square, of which a causal mask leaves half. A sliding
+        layer leaves out what lies further back than its window.
+        """
+        square = tokens * tokens
+        if self.window is None or not self.slides(tokens):
+            return square
+        further_back = (tokens - self.window) ** 2
+        return square - further_back * self.sliding_layers / self.layers
+
 
 def shape_from_yaml(config: ShapeConfig) -> ModelShape | None:
     """Return the shape in a model's YAML; None when it leaves a number out, or names an unknown
@@ -108,7 +152,13 @@ def shape_from_yaml(config: ShapeConfig) -> ModelShape | None:
     if min(sizes) < 1:
         return None
     return ModelShape(
-        config.parameters, *sizes, config.tied_embeddings, config.model_type, config.head_dim
+        config.parameters,
+        *sizes,
+        tied=config.tied_embeddings,
+        model_type=config.model_type,
+        head_size=config.head_dim,
+        window=config.sliding_window,
+        sliding_layers=config.sliding_layers or 0,
     )
 
 
@@ -132,9 +182,11 @@ def shape_from_hf_config(config: Mapping[str, Any]) -> ModelShape | None:
         if model_type not in BLOCKS:
             return None
         heads = int(config["num_attention_heads"])
+        layers = int(config["num_hidden_layers"])
+        window = _window(config)
         shape = ModelShape(
             0,
-            int(config["num_hidden_layers"]),
+            layers,
             int(config["hidden_size"]),
             int(config["intermediate_size"]),
             heads,
@@ -143,17 +195,46 @@ def shape_from_hf_config(config: Mapping[str, Any]) -> ModelShape | None:
             bool(config.get("tie_word_embeddings", False)),
             model_type,
             int(config["head_dim"]) if config.get("head_dim") else None,
+            window,
+            _count_sliding_layers(config, layers) if window else 0,
         )
     except (KeyError, TypeError, ValueError):
         return None
     return with_parameters(shape)
 
 
+def _window(config: Mapping[str, Any]) -> int | None:
+    """Return the tokens of a transformers configuration's sliding window; None if it is not used.
+
+    Raises TypeError, ValueError.
+    """
+    is_used = config.get("use_sliding_window", config["model_type"] not in _WINDOW_IS_OFF)
+    window = config.get("sliding_window")
+    return int(window) if is_used and window else None
+
+
+def _count_sliding_layers(config: Mapping[str, Any], layers: int) -> int:
+    """Return how many of the layers slide. Without `layer_types` those do that the architecture's
+    own default names: of Qwen's the last ones (configuration_qwen2.py:91), of the others all.
+
+    Raises TypeError, ValueError.
+    """
+    types = config.get("layer_types")
+    if types:
+        return list(types).count(_SLIDING)
+    every = _FULL_EVERY.get(str(config["model_type"]))
+    if every is not None:
+        return layers - layers // every
+    if "max_window_layers" in config:
+        return max(0, layers - int(config["max_window_layers"]))
+    return layers
+
+
 def with_parameters(shape: ModelShape) -> ModelShape:
     """Return the shape with `parameters` counted: matrices, embeddings and norms; not biases
     (Qwen2's), a millionth.
     """
-    norms = shape.layers * 2 * shape.hidden + shape.hidden
+    norms = shape.layers * (2 * shape.hidden + shape.head_norms) + shape.hidden
     matrices = shape.layers * shape.layer + shape.embedding * (1 if shape.tied else 2)
     return replace(shape, parameters=matrices + norms)
 
@@ -172,8 +253,9 @@ def token_flops(
     6 operations per element of the matrices that it is multiplied with, 2 forward and 4 backward:
     the layers' and the output matrix; the embedding is a lookup. Attention within a document of S
     tokens adds 12 x layers x query width x S (PaLM, arXiv:2204.02311, appendix B; the full square,
-    as is usual, though half of it is masked). Recomputed activations and padding do not count:
-    neither trains anything.
+    as is usual, though half of it is masked). In a layer with a window W below S, 2 W - W^2 / S take
+    the place of S, twice what olmo_core/nn/attention/__init__.py:614 counts. Recomputed activations
+    and padding do not count: neither trains anything.
 
     `document`: tokens of the document that it attends to; None leaves attention out. With the mean
     length of several documents the sum is a lower bound, as long ones have more of the tokens.
@@ -185,7 +267,8 @@ def token_flops(
     matrices = shape.layers * shape.layer
     if not headless:
         matrices += shape.embedding
-    attention = 12.0 * shape.layers * shape.query_width * (document or 0.0)
+    attended = shape.attended_square(document) / document if document else 0.0
+    attention = 12.0 * shape.layers * shape.query_width * attended
     per_element = 4.0 if frozen else 6.0
     operations = per_element * matrices + attention
     if reference:

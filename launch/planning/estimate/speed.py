@@ -99,15 +99,16 @@ def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rate
     tokens = sum(rows)
     recomputed = 1 if setting.checkpointing else 0
     matrices = tokens * (token_flops(shape) + recomputed * 2.0 * shape.layers * shape.layer)
-    squares = float(sum(row * row for row in rows))
-    if setting.masked or setting.attention == Attention.eager:
-        operations = 4.0 * squares
+    is_masked = setting.attention == Attention.eager
+    if is_masked or replace(setting, tokens=tokens).masked_layers:
+        operations = 4.0 * sum(row * row for row in rows)
         rate = rates.masked
     else:
         # Flash attention computes each document of a packed row by itself.
         is_split = setting.packing and setting.attention == Attention.flash
         documents = setting.micro_batch if is_split else 1
-        operations = 2.0 * squares / documents  # the other half of the square is masked
+        pairs = sum(documents * shape.attended_square(row / documents) for row in rows)
+        operations = 2.0 * pairs  # the other half of the square is masked
         rate = rates.causal
     attention = operations * shape.query_width * shape.layers
     # Backward takes 2.5 times forward's products of attention, because it recomputes one of them.

@@ -73,6 +73,16 @@ def count_rows(loader: Any) -> tuple[int, int]:
     return len(loader.dataset), int(loader.global_batch_size) // int(loader.dataset.sequence_length)
 
 
+def check_tokens(loader: Any, requested: str | None) -> list[Evidence]:
+    """Return the finding "global_tokens": the tokens of a step over all ranks, padding included."""
+    if requested is None:
+        return []
+    how = "global_batch_size of OLMo-core's data loader"
+    return [
+        Evidence("global_tokens", f"{int(loader.global_batch_size)} tokens", how).compare(requested)
+    ]
+
+
 def check_limit(
     loader: Any, requested: str | None, record: RowRecord | None = None
 ) -> list[Evidence]:

@@ -61,6 +61,7 @@ class OlmoCoreCollector:
         loader = self._trainer.data_loader
         evidence += optimizer.check_steps(count, olmo_core.count_rows(loader), requested)
         evidence += order.check_olmo_core_order(loader, requested.get(order.SEED))
+        evidence += olmo_core.check_tokens(loader, requested.get("global_tokens"))
         evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT), self.row_record)
         mixture = requested.get(rows.MIXTURE)
         evidence += olmo_core.check_mixture(loader, self.row_record, mixture)

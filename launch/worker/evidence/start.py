@@ -76,6 +76,10 @@ def pin_base(model: Any) -> None:
         config.revision = getattr(model.config, "_commit_hash", None) or config.revision
 
 
+# launch.planning.chat_template.TOKENIZERS_OWN, which this interpreter may not have
+_TOKENIZERS_OWN = ("olmo123",)
+
+
 def check_template(tokenizer: Any, program: TrainerProgram, requested: str | None) -> Evidence:
     """Return the evidence "chat_template".
 
@@ -87,10 +91,23 @@ def check_template(tokenizer: Any, program: TrainerProgram, requested: str | Non
         return Evidence("chat_template", None, how)
     how = "tokenizer.chat_template"
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
+    if requested in _TOKENIZERS_OWN and template == _read_own(tokenizer):
+        return Evidence("chat_template", requested, how, note=f"the tokenizer's own, {digest}")
     name = _find_name(template, program, requested)
     if name is None:
         return Evidence("chat_template", digest, how)
     return Evidence("chat_template", name, how, note=digest)
+
+
+def _read_own(tokenizer: Any) -> str | None:
+    """Return the template in a tokenizer's own files; None if they can't be read."""
+    from transformers import AutoTokenizer
+
+    try:
+        own = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
+    except (OSError, ValueError):
+        return None
+    return getattr(own, "chat_template", None)
 
 
 def _find_name(template: str, program: TrainerProgram, requested: str | None) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.check.machine.accounts import find_hub_token, find_wandb_key
+from launch.check.machine.accounts import find_wandb_key
+from launch.planning.hub_config import find_hub_token
 
 
 def test_a_token_is_found_where_huggingface_hub_finds_it(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from launch.planning.estimate.forecast import (
     describe,
     forecast_memory,
     planned_setting,
-    planned_shape,
 )
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.out_of_memory import find_remedy
+from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.setting import Attention, longest_micro_batch
 from launch.planning.lengths import Histogram, Lengths
 from tests.conftest import planned

@@ -130,3 +130,43 @@ EAGER = ("recipe.packing=bins", "recipe.gradient_checkpointing=false", "flags.co
 def test_what_is_not_compiled_is_not_covered() -> None:
     with pytest.raises(UnknownMemoryError, match="with torch"):
         planned("stage=sft", "trainer=olmo_core_finetune", *EAGER)
+
+
+@pytest.mark.parametrize(("gpus", "copies"), [(1, 0), (8, 3)])
+def test_on_one_gpu_weights_are_updated_one_by_one(gpus: int, copies: int) -> None:
+    """The state of 7B is 16 bytes of each weight; a step of all at once adds 12 of each shard."""
+    line = ("stage=olmo3_7b_one_node", f"gpus={gpus}", "recipe.max_seq_length=1024")
+    plan = build_plan(composed(*line), fixed_machine())
+    assert ("olmo_core_single_step" in plan.patches) == (copies == 0)
+    requested = planned_setting(plan, {}, flash=True)
+    estimate = estimate_memory(requested)
+    shape = requested.shape
+    step = 4 * (4 + copies) * shape.parameters / gpus
+    if not copies:
+        step += 3 * 4 * shape.embedding
+    assert estimate.moments["step"] == pytest.approx(step / GIB)
+
+
+def test_machines_hold_copies_of_each_others_shards() -> None:
+    """olmo_core_finetune.py:211-218 shards over the GPUs of one machine."""
+    one, four = (
+        estimate_memory(
+            planned_setting(build_plan(composed(*line), fixed_machine()), {}, flash=True)
+        )
+        for line in (
+            ("stage=olmo3_7b_instruct_sft", "gpus=8"),
+            ("stage=olmo3_7b_instruct_sft", "gpus=8", "nodes=4"),
+        )
+    )
+    assert (one.parameters, one.optimizer) == (four.parameters, four.optimizer)
+
+
+def test_parts_that_are_checkpointed_keep_four_states_of_a_layer() -> None:
+    line = ("stage=olmo3_7b_one_node", "gpus=8")
+    parts, layers = (
+        planned_setting(build_plan(composed(*line, *more), fixed_machine()), {}, flash=True)
+        for more in ((), ("flags.activation_checkpointing_mode=budget",))
+    )
+    assert parts.checkpointing and layers.checkpointing
+    added = activations.layers_bytes(parts) - activations.layers_bytes(layers)
+    assert added == 3 * 32 * 2 * 4096 * 32768

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from launch.config.schema import Kind, Mode
 from launch.planning.estimate.memory import GIB, estimate_memory
@@ -26,6 +26,10 @@ from launch.planning.estimate.shape import ModelShape, shape_from_hf_config, wit
 SMALL = with_parameters(ModelShape(0, 4, 128, 448, 4, 2, 500))
 WIDE = with_parameters(ModelShape(0, 2, 128, 448, 4, 2, 4000))  # the logits do
 TIED = with_parameters(ModelShape(0, 2, 128, 448, 4, 2, 4000, tied=True))
+# three of four layers attend to the last 32 tokens
+SLIDING = with_parameters(
+    ModelShape(0, 4, 128, 448, 4, 4, 500, model_type="olmo3", window=32, sliding_layers=3)
+)
 
 
 class Alive(TorchDispatchMode):
@@ -70,7 +74,10 @@ def one_thread() -> Iterator[None]:
 
 def build(setting: MemorySetting) -> LlamaForCausalLM:
     shape = setting.shape
-    config = LlamaConfig(
+    window = {} if shape.window is None else {"sliding_window": shape.window}
+    config = AutoConfig.for_model(
+        shape.model_type,
+        **window,
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -80,7 +87,7 @@ def build(setting: MemorySetting) -> LlamaForCausalLM:
         tie_word_embeddings=shape.tied,
         attn_implementation=setting.attention.value,
     )
-    model = LlamaForCausalLM(config).to(torch.bfloat16).train()
+    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16).train()
     if setting.checkpointing:
         model.gradient_checkpointing_enable()
     return model
@@ -157,6 +164,11 @@ def setting(shape: ModelShape, rows: int, length: int, **more: Any) -> MemorySet
         (WIDE, 4, "full", False, 2),
         (TIED, 4, "full", False, 1),
         (TIED, 4, "full", False, 2),
+        (SLIDING, 32, "full", False, 1),  # no row is longer than the window
+        (SLIDING, 128, "full", False, 1),
+        (SLIDING, 128, "full", True, 2),
+        (SLIDING, 128, "padded", False, 1),
+        (SLIDING, 128, "padded", True, 2),
     ],
 )
 def test_the_peak_of_forward_and_backward(
@@ -172,7 +184,9 @@ def test_the_peak_of_forward_and_backward(
         checkpointing=checkpointing,
         attention=Attention.eager if kind == "eager" else Attention.sdpa,
     )
-    assert counted(requested, sft_loss) == pytest.approx(predicted(requested), rel=0.01)
+    # OLMo's norms follow attention and MLP, whose backward pass they have left by then
+    error = 0.05 if shape.is_olmo and checkpointing else 0.01
+    assert counted(requested, sft_loss) == pytest.approx(predicted(requested), rel=error)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -183,7 +197,7 @@ def test_the_peak_of_dpo(padding: bool, checkpointing: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("shape", [SMALL, TIED])
+@pytest.mark.parametrize("shape", [SMALL, TIED, SLIDING])
 def test_the_shape_of_a_configuration(shape: ModelShape) -> None:
     model = build(setting(shape, 1, 4))
     read = shape_from_hf_config(model.config.to_dict())
@@ -191,3 +205,4 @@ def test_the_shape_of_a_configuration(shape: ModelShape) -> None:
         parameter.numel() for parameter in model.parameters()
     )
     assert (read.layer, read.embedding, read.tied) == (shape.layer, shape.embedding, shape.tied)
+    assert (read.window, read.sliding_layers) == (shape.window, shape.sliding_layers)

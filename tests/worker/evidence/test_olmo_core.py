@@ -167,3 +167,19 @@ def test_the_trial_leaves_the_random_numbers_as_they_were() -> None:
     before = torch.random.get_rng_state()
     assert not olmo_core.leaks(FlashAttention2Backend(), torch.device("cpu"))
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("dealt", "requested", "verdict"),
+    [
+        (1048576, "1048576 tokens", "proven"),
+        (524288, "1048576 tokens", "refuted"),
+    ],
+)
+def test_the_tokens_of_a_step_are_those_of_the_loader(
+    dealt: int, requested: str, verdict: str
+) -> None:
+    loader = SimpleNamespace(global_batch_size=dealt)
+    (found,) = olmo_core.check_tokens(loader, requested)
+    assert (found.what, found.value, found.verdict) == ("global_tokens", f"{dealt} tokens", verdict)
+    assert olmo_core.check_tokens(loader, None) == []

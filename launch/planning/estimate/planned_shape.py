@@ -1,0 +1,67 @@
+"""The shape of a plan's model, wherever it is known: this machine, the model's YAML or the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launch.files import read_json_object
+from launch.planning.estimate.shape import BLOCKS, ModelShape, read_shape, shape_from_hf_config
+from launch.planning.hub_config import HubConfig, find_hub_config
+from launch.planning.model_folder import count_parameters, hub_snapshot
+from launch.planning.plan import Plan
+from launch.planning.stage_model import model_shape
+
+
+def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
+    """Return the shape of a plan's model, from its local config.json, from its YAML or from the
+    hub's config.json; None where none of them has it.
+
+    An adapter and its merged model have the shape of the adapter's base.
+    """
+    folder = _shape_folder(plan, environ)
+    if folder is None:
+        shape = model_shape(plan.config, plan.inputs.model)
+        config = None if shape else _ask_hub(plan, environ).config
+        return shape_from_hf_config(config) if config else shape
+    shape = read_shape(folder)
+    if shape is not None:
+        return replace(shape, parameters=count_parameters(folder) or shape.parameters)
+    # A model that is still to be built has the shape of the YAML. Any other is not the YAML's
+    # model, and if another run makes it, the plan has its shape.
+    if plan.inputs.model.build:
+        return model_shape(plan.config, plan.inputs.model)
+    return plan.shape
+
+
+def _shape_folder(plan: Plan, environ: Mapping[str, str]) -> Path | None:
+    """Return the folder on this machine that has the config.json of a plan's model."""
+    model = plan.inputs.model
+    if model.adapter is None:
+        return model.local or hub_snapshot(model.reference, environ)
+    return model.adapter.local_base or hub_snapshot(model.adapter.base, environ)
+
+
+def _ask_hub(plan: Plan, environ: Mapping[str, str]) -> HubConfig:
+    """Return the config.json of a plan's model that the hub has."""
+    model = plan.inputs.model
+    if model.adapter is not None:
+        return find_hub_config(model.adapter.base, None, environ)
+    return find_hub_config(model.reference, plan.config.model.revision, environ)
+
+
+def why_shapeless(plan: Plan, environ: Mapping[str, str]) -> str:
+    """Return why the shape of a plan's model is unknown."""
+    folder = _shape_folder(plan, environ)
+    if folder is not None:
+        config: Mapping[str, Any] | None = read_json_object(folder / "config.json")
+        why = f"{folder} has no readable config.json"
+    else:
+        asked = _ask_hub(plan, environ)
+        config, why = asked.config, asked.why
+    model_type = (config or {}).get("model_type")
+    if model_type and model_type not in BLOCKS:
+        return f"model_type {model_type} is none of {', '.join(BLOCKS)}"
+    return why or "its config.json lacks a size"
