@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.origins import Origins
-from launch.config.schema import BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
+from launch.config.schema import (
+    BadRows,
+    Family,
+    Kind,
+    Launcher,
+    RootConfig,
+    SystemTurns,
+    TrainerConfig,
+)
 from launch.data.sources import (
     DataFiles,
     LocalData,
@@ -73,6 +81,7 @@ def resolve_mixture(
                 provenance.where,
                 held_out,
                 skips=data.bad_rows == BadRows.skip,
+                merges_system_turns=data.system_turns == SystemTurns.merge,
             )
         entries.append(MixtureEntry(source, share, entry.split, local_data))
     if config.trainer.family == Family.trl and len(entries) > 1:
