@@ -176,7 +176,8 @@ class DataConfig:
     bad_rows: BadRows = BadRows.refuse
     # where system turns stand; `merge` is for chat templates that refuse them, as Gemma's do
     system_turns: SystemTurns = SystemTurns.keep
-    # rows that are evaluated and never trained on: a fraction of all, or a path; null: none
+    # rows that are evaluated and never trained on: a fraction of all, a path, or for curves of
+    # their own '[{name: NAME, share: 0.02}, ...]' of data sets in mix; null: none
     validation: Any = None
 
 

@@ -25,6 +25,7 @@ from launch.data.samples import (
     parse_samples,
 )
 from launch.errors import UserError, refusal
+from launch.execution.mixture_shares import count_rows, share_mixture
 from launch.execution.prepare import build_missing, stage_template
 from launch.execution.template_errors import TEMPLATE_RAISES, describe_error, write_whole
 from launch.external import failure_reason, run_command, template_memory
@@ -108,14 +109,17 @@ def tokenize_samples(
         template = template or "the tokenizer's own"
         if "template_error" in content:
             error = from_json(TemplateError, content["template_error"])
-            with_error = sets[error.dataset]
+            data_set = sets[error.dataset]
             entry = entries[error.dataset]
-            raise UserError(
-                describe_error(error, entry, with_error.whole, with_error.places, template)
-            )
+            raise UserError(describe_error(error, entry, data_set.whole, data_set.places, template))
+        counts = [
+            count_rows(entry, data_set.whole) for entry, data_set in zip(entries, sets, strict=True)
+        ]
         places = [data_set.places for data_set in sets]
         duplicates = [data_set.duplicates for data_set in sets]
-        return replace(parse_samples(content, places, duplicates), template=template)
+        samples = parse_samples(content, places, duplicates)
+        shares = share_mixture(entries, samples.lengths, counts)
+        return replace(samples, template=template, shares=shares)
 
 
 def _has_own_template(plan: Plan) -> bool:

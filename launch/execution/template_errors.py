@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launch.data.conversion import Conversion
 from launch.data.row_file import encode_row
-from launch.data.sources import TRAIN_FILE, VALIDATION_FILE, LocalData
+from launch.data.sources import TRAIN_FILE, VALIDATION_FILE, DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
 from launch.planning.mixture import MixtureEntry
@@ -24,10 +24,10 @@ TEMPLATE_RAISES = "template_raises"
 
 
 def write_whole(entry: MixtureEntry, path: Path) -> tuple[Path, ...]:
-    """Return the files with all converted rows of an entry, validation rows too; nothing for an
+    """Return the files with all converted rows of an entry, those to train on first; nothing for an
     entry of the hub.
 
-    Rows that are not staged are written to `path`. Those that can't be converted are left out, as a
+    Rows that are not staged are written to `path` and beside it. Those that can't be converted are left out, as a
     run refuses them with a message of its own.
     """
     if entry.data is None:
@@ -35,10 +35,16 @@ def write_whole(entry: MixtureEntry, path: Path) -> tuple[Path, ...]:
     if load_staged(entry.data) is not None:
         files = (entry.data.folder / TRAIN_FILE, entry.data.folder / VALIDATION_FILE)
         return tuple(file for file in files if file.is_file())
+    held_out = path.with_suffix(".validation")
+    _write_lines(path, entry.data, entry.data.files.paths)
+    _write_lines(held_out, entry.data, _validation_paths(entry.data))
+    return (path, held_out)
+
+
+def _write_lines(path: Path, data: LocalData, sources: tuple[Path, ...]) -> None:
     with path.open("wb") as stream, contextlib.suppress(UserError):
-        for _, line in _converted_lines(entry.data):
+        for _, line in _converted_lines(data, sources):
             stream.write(line)
-    return (path,)
 
 
 def describe_error(
@@ -79,10 +85,11 @@ def _find_place(entry: MixtureEntry, files: Sequence[Path], row: int) -> str | N
         return f"{files[0]}:{row + 1}" if files else None
     lines = chain.from_iterable(map(_lines_of, files))
     wanted = next(islice(lines, row, None))
-    with contextlib.suppress(UserError):
-        for place, line in _converted_lines(entry.data):
-            if line == wanted:
-                return place
+    for sources in (entry.data.files.paths, _validation_paths(entry.data)):
+        with contextlib.suppress(UserError):
+            for place, line in _converted_lines(entry.data, sources):
+                if line == wanted:
+                    return place
     return None
 
 
@@ -91,8 +98,12 @@ def _lines_of(file: Path) -> Iterator[bytes]:
         yield from stream
 
 
-def _converted_lines(data: LocalData) -> Iterator[tuple[str, bytes]]:
-    """Yield the place of each row of the data's files, and its line."""
+def _validation_paths(data: LocalData) -> tuple[Path, ...]:
+    return data.validation.paths if isinstance(data.validation, DataFiles) else ()
+
+
+def _converted_lines(data: LocalData, files: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
+    """Yield the place of each row of these files of the data, and its line."""
     columns: Mapping[str, object]
-    for place, columns in Conversion(data).rows(data.sources):
+    for place, columns in Conversion(data).rows(files):
         yield place, encode_row(columns)

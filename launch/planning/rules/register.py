@@ -6,7 +6,16 @@ from collections.abc import Collection, Iterable
 
 from launch.errors import UserError
 from launch.planning.plan import Plan
-from launch.planning.rules import adapters, data, flags, rlvr, templates, tracking, whole_plan
+from launch.planning.rules import (
+    adapters,
+    data,
+    flags,
+    rlvr,
+    templates,
+    tracking,
+    validation,
+    whole_plan,
+)
 from launch.planning.rules.plan_rule import Case, FlagsCase, PlanRule, SettingsCase
 from launch.worker.finding import Finding
 
@@ -18,6 +27,9 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     adapters.adapted_layers_exist,
     adapters.rank_fits,
     adapters.continued_adapter_keeps_its_settings,
+    validation.evaluations_have_data,
+    validation.evaluations_come_before_the_end,
+    validation.best_checkpoint_is_saved,
     tracking.tensorboard_is_installed,
     tracking.wandb_has_an_entity,
 )
