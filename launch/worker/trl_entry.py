@@ -62,8 +62,9 @@ def main(
     script = job.script
     args = job.args
     trainer = _build(job)
-    # packed rows are not samples
-    if "lengths" in options and events.rank == 0 and not getattr(args, "packing", False):
+    # packed rows are not samples, and a stream has no end that could be read here
+    has_lengths = not getattr(args, "packing", False) and not script.dataset_streaming
+    if "lengths" in options and events.rank == 0 and has_lengths:
         write_lengths(Path(options["lengths"]), trainer.train_dataset, events)
     if getattr(script, "ignore_bias_buffers", False) and hasattr(args, "beta"):
         _ignore_bias_buffers(trainer.model)
