@@ -384,3 +384,17 @@ def test_each_validation_set_has_a_curve_of_its_own(tiny: TinyStage, tmp_path: P
     assert "validation: sums" in text and "validation: other_sums" in text
     status = launch_in(tmp_path, "status").stdout
     assert f"sums {evaluated[-1]['eval_loss/sums']:.4f}" in status
+
+
+def test_streamed_rows_are_trained_on_and_the_held_out_ones_evaluated(
+    tiny: TinyStage, tmp_path: Path
+) -> None:
+    words = [*stage_words("demo", "trl_sft", tiny), "flags.dataset_streaming=true", "name=stream"]
+    done = launch_in(tmp_path, "run", *words, "recipe.max_steps=3", "data.validation=0.25")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "runs" / "demo" / "stream"
+    steps = records(folder / "metrics.jsonl")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    [file] = tmp_path.glob("runs/.cache/data/*/validation.jsonl")
+    held_out = [row["messages"] for row in records(file)]
+    assert steps[-1]["eval_loss"] == pytest.approx(chat_loss(folder / "model", held_out), rel=1e-4)
