@@ -18,7 +18,8 @@ class MixtureShare:
     def describe(self) -> str:
         """Return `a.jsonl: 40 rows (50.0%), about 1,200 tokens learnt (12.5%)`."""
         if self.rows is None:
-            return f"{self.name}: rows not counted, about {self.tokens_per_row:,.0f} tokens learnt in each"
+            learnt = f"about {self.tokens_per_row:,.0f} tokens learnt in each"
+            return f"{self.name}: rows not counted, {learnt}"
         tokens = self.rows * self.tokens_per_row
         facts = (f"{self.rows:,} rows", f"about {tokens:,.0f} tokens learnt")
         if self.row_share is None or self.token_share is None:

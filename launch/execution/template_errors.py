@@ -27,8 +27,8 @@ def write_whole(entry: MixtureEntry, path: Path) -> tuple[Path, ...]:
     """Return the files with all converted rows of an entry, those to train on first; nothing for an
     entry of the hub.
 
-    Rows that are not staged are written to `path` and beside it. Those that can't be converted are left out, as a
-    run refuses them with a message of its own.
+    Rows that are not staged are written to `path` and beside it. Those that can't be converted are
+    left out, as a run refuses them with a message of its own.
     """
     if entry.data is None:
         return () if entry.source.local is None else (entry.source.local,)
