@@ -368,7 +368,7 @@ def test_hub_data_is_split_as_it_is_loaded_by_its_own_share(tmp_path: Path) -> N
 )
 def test_a_list_that_can_not_be_is_refused(tmp_path: Path, sets: str, named: str) -> None:
     problem = refusal(tmp_path, *two_sets(tmp_path), sets)
-    assert (problem.id, problem.where) == ("bad_validation", f"override {sets}")
+    assert (problem.id, problem.where) == ("bad_validation", "override data.validation")
     assert named in problem.message
 
 
