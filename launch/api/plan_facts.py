@@ -9,13 +9,14 @@ from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Kind, Launcher
 from launch.planning.batches import TokenForecast, describe_tokens
-from launch.planning.data import count_steps, describe_data, describe_schedule
+from launch.planning.data import count_steps, describe_data
 from launch.planning.estimate.forecast import MemoryForecast, describe
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import describe_packing, forecast_packing
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs, uses_vllm
+from launch.planning.validation import describe_schedule
 from launch.planning.vllm_server import planned_server
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO

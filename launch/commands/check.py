@@ -30,6 +30,7 @@ from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
+_ROWS_OF_SHARES = 64  # rows of each data set that `preview` tokenises to know its tokens
 _WIDTH = 100  # characters of a line of the table
 
 
@@ -154,7 +155,10 @@ def preview(line: CommandLine) -> int:
         # An epoch that is too small to train on can still be previewed.
         plan = plan_on_this_machine(composed, reads_rows=False)
         notify(f"starting {plan.trainer} to tokenize the samples")
-        data = tokenize_samples(plan, rows=options.n, detail=options.n)
+        rows = options.n
+        if len(plan.inputs.mixture) > 1:  # whose shares by tokens are estimated from more rows
+            rows = max(rows, _ROWS_OF_SHARES)
+        data = tokenize_samples(plan, rows=rows, detail=options.n)
         problems = find_sample_problems(data)
         recipe = plan.config.recipe
         limit = f"at most {recipe.max_seq_length} tokens"
@@ -162,11 +166,13 @@ def preview(line: CommandLine) -> int:
         notes = [f"{plan.trainer}, {template}, {limit}, packing {recipe.packing}"]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
+        notes += [share.describe() for share in data.shares]
         if options.json:
             fields = {
                 "stage": plan.stage,
                 "trainer": plan.trainer,
                 "samples": data.samples,
+                "mixture": data.shares,
                 "batch": data.batch,
                 "warnings": problems,
             }

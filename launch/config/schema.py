@@ -155,6 +155,13 @@ class BadRows(StrEnum):
     skip = "skip"  # they are left out, counted and recorded
 
 
+class SystemTurns(StrEnum):
+    """What becomes of the system turns of local rows."""
+
+    keep = "keep"
+    merge = "merge"  # their text is put above that of the first user turn
+
+
 @dataclass
 class DataConfig:
     # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
@@ -170,7 +177,10 @@ class DataConfig:
     columns: dict[str, str] = field(default_factory=dict)
     # what happens to local rows that can't be used; `skip` leaves them out, and records how many
     bad_rows: BadRows = BadRows.refuse
-    # rows that are evaluated and never trained on: a fraction of all, or a path; null: none
+    # where system turns stand; `merge` is for chat templates that refuse them, as Gemma's do
+    system_turns: SystemTurns = SystemTurns.keep
+    # rows that are evaluated and never trained on: a fraction of all, a path, or for curves of
+    # their own '[{name: NAME, share: 0.02}, ...]' of data sets in mix; null: none
     validation: Any = None
 
 

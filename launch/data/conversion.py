@@ -21,6 +21,7 @@ from launch.data.padding import Padding
 from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
 from launch.data.sources import LocalData
+from launch.data.system_turns import merge_system_turns
 from launch.data.tables import KeyPath
 from launch.data.unused import UnusedColumns
 from launch.errors import UserError, refusal
@@ -42,6 +43,7 @@ class Conversion:
     problems: list[Finding] = field(default_factory=list)
     padding: Padding = field(default_factory=Padding)
     unused: UnusedColumns = field(default_factory=UnusedColumns)
+    merged: int = 0  # rows whose system turn was put into the first user turn
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row.
@@ -81,7 +83,10 @@ class Conversion:
 
         `sizes` are the place and the number of characters of each row that is used.
         """
-        found = (self.skipped, self.unused.note(), self.padding.note())
+        merged = None
+        if self.merged:
+            merged = f"the system turns of {self.merged:,} rows are put into the first user turn"
+        found = (self.skipped, merged, self.unused.note(), self.padding.note())
         notes = [note for note in found if note]
         notes += find_heaviest(sizes, kind)
         return notes
@@ -115,7 +120,7 @@ class Conversion:
                     named = self.padding.remove(named, known, row.place)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
-                columns = convert(named, form, self.data.kind)
+                columns = self._convert(named, form)
                 description = describe_conversion(form, columns_of(named, form), self.data.kind)
             except RowError as error:
                 if form == DataFormat.auto:
@@ -130,6 +135,14 @@ class Conversion:
             yield row.place, columns
         if is_empty:
             raise refusal("data_empty", "the file has no rows", str(file))
+
+    def _convert(self, named: Mapping[str, object], form: DataFormat) -> dict[str, Any]:
+        """Return the row as the trainer reads it. Raises RowError."""
+        columns = convert(named, form, self.data.kind)
+        if self.data.merges_system_turns:
+            columns, is_merged = merge_system_turns(columns)
+            self.merged += is_merged
+        return columns
 
     def _record(self, problem: Finding) -> None:
         """Count the problem by its reason, and keep it if it is one of the first."""

@@ -10,6 +10,11 @@ from typing import Any, BinaryIO
 _FIRST_BYTES = 8 << 20  # less than what the loader reads first
 
 
+def encode_row(columns: Mapping[str, Any]) -> bytes:
+    """Return the line of a converted row."""
+    return json.dumps(columns, ensure_ascii=False).encode() + b"\n"
+
+
 class RowFile:
     """Writes rows as JSON lines.
 
@@ -29,7 +34,7 @@ class RowFile:
 
     def write(self, columns: Mapping[str, Any]) -> bytes:
         """Write a row, and return its line."""
-        line = json.dumps(columns, ensure_ascii=False).encode() + b"\n"
+        line = encode_row(columns)
         if not self._is_settled:
             for turn in _turns_of(columns):
                 self._keys = self._keys or set(turn)

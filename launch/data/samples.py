@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launch.data.mixture_share import MixtureShare
 from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
@@ -149,6 +150,7 @@ class TokenizedSamples:
     batch: SampleBatch | None
     refusal: Finding | None = None  # the error that the trainer raises for a sample
     template: str = "the tokenizer's own"  # chat template
+    shares: tuple[MixtureShare, ...] = ()  # of several data sets in the mixture
 
 
 def parse_samples(

@@ -163,6 +163,8 @@ class LocalData:
     where: str | None = None  # the configuration key that names the data
     validation: DataFiles | float | None = None  # files, or a share of the rows
     skips: bool = False  # whether rows that can't be used are left out
+    # whether system turns become the beginning of the first user turn
+    merges_system_turns: bool = False
 
     @property
     def key(self) -> str:
@@ -180,6 +182,8 @@ class LocalData:
         ]
         if self.skips:
             parts.append("skip")
+        if self.merges_system_turns:
+            parts.append("merged system turns")
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -25,7 +25,9 @@ from launch.data.samples import (
     parse_samples,
 )
 from launch.errors import UserError, refusal
+from launch.execution.mixture_shares import count_rows, share_mixture
 from launch.execution.prepare import build_missing, stage_template
+from launch.execution.template_errors import TEMPLATE_RAISES, describe_error, write_whole
 from launch.external import failure_reason, run_command, template_memory
 from launch.files import load_json
 from launch.planning.chat_template import find_template_name
@@ -37,7 +39,8 @@ from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.table import format_bytes
 from launch.terminal import notify
 from launch.worker.finding import Finding, Fix
-from launch.worker.json_codec import encode, to_json
+from launch.worker.json_codec import encode, from_json, to_json
+from launch.worker.rendering import TemplateError
 from launch.worker.samples import SamplesRequest
 from launch.worker.trl_options import MixturePart
 
@@ -61,6 +64,7 @@ class DataSet:
     split: str
     places: tuple[str, ...]
     duplicates: tuple[str, ...] = ()  # places of rows that are equal to an earlier one
+    whole: tuple[Path, ...] = ()  # the files of all its rows; none of a hub data set
 
 
 def tokenize_samples(
@@ -76,8 +80,10 @@ def tokenize_samples(
     data where its template is that of the demo, too. `is_check`: it is `launch check` that asks,
     which no cure names then.
 
-    Raises UserError: preview_failed, no_checkout, no_template_text, and those of the data's
-    conversion.
+    The chat template is tried on all rows of local data first, whatever `rows` is.
+
+    Raises UserError: template_raises, preview_failed, no_checkout, no_template_text, and those of
+    the data's conversion.
     """
     if plan.config.trainer.family == Family.open_instruct and plan.upstream.checkout is None:
         message = (
@@ -89,18 +95,31 @@ def tokenize_samples(
     with tempfile.TemporaryDirectory(prefix="launch-preview-") as name:
         folder = Path(name)
         sets = []
+        entries = []
         for number, entry in enumerate(plan.inputs.mixture):
             is_local = entry.data is not None or (entry.source.build and _has_own_template(plan))
             if is_local or not only_local:
-                sets.append(write_samples(entry, folder / str(number), rows))
+                whole = write_whole(entry, folder / f"{number}.jsonl")
+                sets.append(replace(write_samples(entry, folder / str(number), rows), whole=whole))
+                entries.append(entry)
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)
         content = _run(plan, sets, folder, rows, detail, is_check=is_check)
+        template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
+        template = template or "the tokenizer's own"
+        if "template_error" in content:
+            error = from_json(TemplateError, content["template_error"])
+            data_set = sets[error.dataset]
+            entry = entries[error.dataset]
+            raise UserError(describe_error(error, entry, data_set.whole, data_set.places, template))
+        counts = [
+            count_rows(entry, data_set.whole) for entry, data_set in zip(entries, sets, strict=True)
+        ]
         places = [data_set.places for data_set in sets]
         duplicates = [data_set.duplicates for data_set in sets]
         samples = parse_samples(content, places, duplicates)
-        template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
-        return replace(samples, template=template or samples.template)
+        shares = share_mixture(entries, samples.lengths, counts)
+        return replace(samples, template=template, shares=shares)
 
 
 def _has_own_template(plan: Plan) -> bool:
@@ -149,7 +168,8 @@ def _run(
     is_check: bool,
 ) -> dict[str, Any]:
     """Have the trainer's process tokenise the samples; return what it wrote."""
-    request, out = write_request(plan, folder, rows=rows, detail=detail)
+    whole = tuple(data_set.whole for data_set in sets)
+    request, out = write_request(plan, folder, whole, rows=rows, detail=detail)
     seconds = _SECONDS + _SECONDS_PER_ROW * sum(len(data_set.places) for data_set in sets)
     memory = template_memory()
     try:
@@ -181,14 +201,21 @@ def _run(
     return content
 
 
-def write_request(plan: Plan, folder: Path, *, rows: int | None, detail: int) -> tuple[Path, Path]:
+def write_request(
+    plan: Plan,
+    folder: Path,
+    whole: tuple[tuple[Path, ...], ...] = (),
+    *,
+    rows: int | None,
+    detail: int,
+) -> tuple[Path, Path]:
     """Write the request to the trainer's process; return its path, and the path at which the
     process will write the samples.
     """
     path = folder / "request.json"
     out = folder / "samples.json"
     hub_cache = hub_data_cache(os.environ)
-    request = SamplesRequest(out, detail, rows, hub_cache, plan.batch.per_device)
+    request = SamplesRequest(out, detail, rows, hub_cache, plan.batch.per_device, whole)
     path.write_text(encode(request), encoding="utf-8")
     return path, out
 
@@ -313,12 +340,15 @@ def refuse_data(plan: Plan) -> list[Finding]:
 
     The first rows of each data set are tokenised. Raises UserError with the problems about which
     `preview` and `check` warn, where they concern more than half of the samples and their id is not
-    in `allow`. Hub data is not read, and the trainer itself reports what it cannot tokenise.
+    in `allow`, and with template_raises for any row of all. Hub data is not read, and the trainer
+    itself reports what else it cannot tokenise.
     """
     rows = _ROWS_BEFORE_RUN
     try:
         data = tokenize_samples(plan, rows=rows, detail=rows, only_local=True)
-    except UserError:
+    except UserError as error:
+        if any(problem.id == TEMPLATE_RAISES for problem in error.problems):
+            raise
         return []
     problems = []
     warnings = []

@@ -90,6 +90,7 @@ def _read_validation(run: Run) -> Iterator[Reading]:
     best = validation.best
     if best is not None and best.step != validation.step:
         text += f" (best {best.eval_loss:.4f} at {best.step})"
+    text += "".join(f", {name} {loss:.4f}" for name, loss in validation.sets.items())
     yield Reading(text)
 
 
@@ -109,7 +110,8 @@ def _read_loss(run: Run) -> Iterator[Reading]:
 def _read_validation_losses(run: Run) -> Iterator[Reading]:
     """Yield the last loss on each validation data set."""
     for name, curve in run.metrics.curves.items():
-        if name.startswith("eval") and name.endswith("loss") and curve.last:
+        metric, _, _ = name.partition("/")  # a set of several has its name behind it
+        if metric.startswith("eval") and metric.endswith("loss") and curve.last:
             step, value = curve.last
             yield Reading(format_measurement(value), name, step)
 

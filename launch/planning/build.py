@@ -27,7 +27,7 @@ from launch.planning.chat_template import (
 )
 from launch.planning.checks import check_flags
 from launch.planning.command import build_command, choose_options, choose_patches
-from launch.planning.data import check_validation, read_local_data
+from launch.planning.data import read_local_data
 from launch.planning.environment import build_environment
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flag_sources import build_flags
@@ -65,6 +65,7 @@ from launch.planning.saved_model import check_model_folder
 from launch.planning.stage_model import continues_adapter, model_shape
 from launch.planning.tracking import add_tracking_flags, tracking_environment
 from launch.planning.tuned_overlay import locate_in_overlay
+from launch.planning.validation import check_validation
 from launch.resources import user_cache
 from launch.upstream.trl_templates import TemplateFinder
 

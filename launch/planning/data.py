@@ -1,6 +1,4 @@
-"""The data of a plan: the first rows of local data against the batch, and what is held out to
-evaluate on.
-"""
+"""The data of a plan: the first rows of local data, and how many rows and steps an epoch has."""
 
 from __future__ import annotations
 
@@ -8,16 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from launch.config.origins import Origins
-from launch.config.ranges import HELD_OUT_FRACTION, is_number
 from launch.config.recipe_keys import Packing
 from launch.config.schema import BadRows, Kind, Launcher, RootConfig
-from launch.errors import UserError
 from launch.planning.inputs import Inputs
 from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
-from launch.worker.finding import Finding, Fix
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure
@@ -115,105 +109,3 @@ def count_steps(
         micro_batches_of_rank = math.ceil(micro_batches / batch.width)
         steps = math.ceil(micro_batches_of_rank / batch.accumulation)
     return steps * config.recipe.epochs
-
-
-_KEY = "data.validation"
-
-
-def check_validation(config: RootConfig, origins: Origins) -> None:
-    """Check data.validation, recipe.eval_steps and recipe.early_stop.
-
-    Raises UserError: bad_validation, no_validation, eval_never, early_stop_checkpoints.
-    """
-    problems = _data_problems(config, origins) or [
-        *_schedule_problems(config, origins),
-        *_early_stop_problems(config, origins),
-    ]
-    if problems:
-        raise UserError(problems)
-
-
-def describe_schedule(config: RootConfig) -> str | None:
-    """Describe what is held out and when the trainer evaluates on it; None without validation
-    data.
-    """
-    value = config.data.validation
-    recipe = config.recipe
-    if value is None:
-        return None
-    held_out = f"{value:.4g} of the rows" if isinstance(value, float) else str(value)
-    if not config.trainer.validation_flags:
-        trainer = config.trainer.name
-        return f"{held_out}, kept for `launch eval`; {trainer} does not evaluate while it trains"
-    schedule = f"{held_out}, evaluated "
-    if recipe.eval_steps:
-        schedule += f"every {recipe.eval_steps} steps and "
-    schedule += "at the end"
-    if recipe.early_stop:
-        schedule += f"; stops after {recipe.early_stop} without a lower loss"
-    return schedule
-
-
-def _data_problems(config: RootConfig, origins: Origins) -> list[Finding]:
-    """Check that data.validation is a share of the rows, or a path."""
-    value: object = config.data.validation
-    if value is None or (isinstance(value, str) and value):
-        return []
-    expected = "must be a fraction of the rows or a path"
-    if is_number(value):
-        if HELD_OUT_FRACTION.contains(value):
-            return []
-        expected = f"must be {HELD_OUT_FRACTION.describe(value)}"
-    message = f"{_KEY} {expected}, got {value!r}"
-    cure = f"for example {_KEY}=0.02"
-    return [Finding.error("bad_validation", message, origins.of(_KEY).where, cure)]
-
-
-def _schedule_problems(config: RootConfig, origins: Origins) -> list[Finding]:
-    """Check that there is data to evaluate on, and an evaluation before the last step."""
-    recipe = config.recipe
-    problems = []
-    # the recipe key itself is refused for a trainer that does not evaluate
-    lacks_data = config.data.validation is None and bool(config.trainer.validation_flags)
-    for key in ("eval_steps", "early_stop"):
-        value = getattr(recipe, key)
-        if value is not None and lacks_data:
-            message = f"recipe.{key}={value} needs validation data"
-            cure = Fix.of("set {0} or to a file, or remove {1}", f"{_KEY}=0.02", f"~recipe.{key}")
-            where = origins.of(f"recipe.{key}").where
-            problems.append(Finding.error("no_validation", message, where, cure))
-    if recipe.eval_steps and recipe.max_steps and recipe.eval_steps > recipe.max_steps:
-        message = (
-            f"recipe.eval_steps={recipe.eval_steps} is more than "
-            f"recipe.max_steps={recipe.max_steps}"
-        )
-        cure = Fix.of("set fewer; null evaluates at the end only", "recipe.eval_steps=null")
-        where = origins.of("recipe.eval_steps").where
-        problems.append(Finding.error("eval_never", message, where, cure))
-    return problems
-
-
-def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Finding]:
-    """Check that every evaluation has a checkpoint, as the best one becomes the model.
-
-    Transformers loads it at the end, and requires the same of --save_steps and --eval_steps
-    (training_args.py:1749-1775).
-    """
-    recipe = config.recipe
-    if recipe.early_stop is None or config.data.validation is None:
-        return []
-    where = origins.of("recipe.early_stop").where
-    needs = f"recipe.early_stop={recipe.early_stop} keeps the best checkpoint, so it needs"
-    if recipe.eval_steps is None:
-        steps = recipe.checkpoint_steps or 100
-        cure = Fix.of("set {0}", f"recipe.eval_steps={steps} recipe.checkpoint_steps={steps}")
-        return [Finding.error("early_stop_checkpoints", f"{needs} recipe.eval_steps", where, cure)]
-    if recipe.checkpoint_steps != recipe.eval_steps:
-        saved = "null" if recipe.checkpoint_steps is None else recipe.checkpoint_steps
-        message = (
-            f"{needs} one at each evaluation: recipe.checkpoint_steps is {saved}, eval_steps "
-            f"{recipe.eval_steps}"
-        )
-        cure = Fix.of("set {0}", f"recipe.checkpoint_steps={recipe.eval_steps}")
-        return [Finding.error("early_stop_checkpoints", message, where, cure)]
-    return []

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.origins import Origins
-from launch.config.schema import BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
+from launch.config.schema import (
+    BadRows,
+    Family,
+    Kind,
+    Launcher,
+    RootConfig,
+    SystemTurns,
+    TrainerConfig,
+)
 from launch.data.sources import (
     DataFiles,
     LocalData,
@@ -20,6 +28,7 @@ from launch.demo import DEMO_KEY
 from launch.digests import Digest
 from launch.errors import refusal
 from launch.planning.input_source import InputSource, check_build, local_path
+from launch.planning.validation import ValidationSet, validation_sets
 from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json
 from launch.worker.trl_options import HoldsOut, MixturePart
@@ -34,6 +43,8 @@ class MixtureEntry:
     split: str
     # what the converted copy of local data is made from; None for data that is not on this machine
     data: LocalData | None = None
+    # the validation set that is held out of it, where data.validation lists them
+    held_out: ValidationSet | None = None
 
 
 def resolve_mixture(
@@ -46,6 +57,7 @@ def resolve_mixture(
     """
     data = config.data
     held_out = _find_validation(config, origins, cwd, digest)
+    sets = {one.name: one for one in validation_sets(config)}
     if data.build and not data.mix:
         return (_built_data(data.build, data.fraction, cache, origins),)
     if not data.mix:
@@ -55,10 +67,11 @@ def resolve_mixture(
     entries: list[MixtureEntry] = []
     for entry in data.mix:
         share = entry.share * data.fraction
+        own_set = sets.get(entry.name)
         path = local_path(entry.name, cwd) or _misspelt_file(entry.name, cwd)
         if path is None:
             hub_data = InputSource(entry.name, None, None, provenance)
-            entries.append(MixtureEntry(hub_data, share, entry.split))
+            entries.append(MixtureEntry(hub_data, share, entry.split, held_out=own_set))
             continue
         source = InputSource(str(path), path, None, provenance)
         files = _find_data(path, entry.split, provenance.where, digest)
@@ -71,11 +84,12 @@ def resolve_mixture(
                 dict(data.columns),
                 cache,
                 provenance.where,
-                held_out,
+                own_set.share if own_set else held_out,
                 skips=data.bad_rows == BadRows.skip,
+                merges_system_turns=data.system_turns == SystemTurns.merge,
             )
-        entries.append(MixtureEntry(source, share, entry.split, local_data))
-    if config.trainer.family == Family.trl and len(entries) > 1:
+        entries.append(MixtureEntry(source, share, entry.split, local_data, own_set))
+    if config.trainer.family == Family.trl and len(entries) > 1 and not sets:
         entries = _merge_local_entries(entries, digest)
     return tuple(_use_converted_copy(entry, origins) for entry in entries)
 
@@ -128,11 +142,14 @@ def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> Dat
 def _find_validation(
     config: RootConfig, origins: Origins, cwd: Path, digest: Digest
 ) -> DataFiles | float | None:
-    """Return what is held out: files, or a share of the rows; None: nothing.
+    """Return what is held out of each data set: files, or a share of the rows; None where nothing
+    is, or where data.validation lists data sets.
 
     Raises UserError: data_no_files, data_file_type, data_unreadable.
     """
-    value: float | str | None = config.data.validation
+    value: float | str | list[object] | None = config.data.validation
+    if isinstance(value, list):
+        return None
     if not isinstance(value, str):
         return value
     where = origins.of("data.validation").where
@@ -147,7 +164,8 @@ def _find_validation(
 def share_of_unstaged_data(
     config: RootConfig, origins: Origins, mixture: tuple[MixtureEntry, ...]
 ) -> float | None:
-    """Return the share to hold out of data that is not staged; None without any.
+    """Return the share to hold out of all data that is not staged; None without any, and where
+    data.validation lists data sets.
 
     Raises UserError: validation_unsupported, data_no_files, validation_trained,
     validation_needs_local.
@@ -160,7 +178,10 @@ def share_of_unstaged_data(
     trainer = config.trainer
     kind = config.stage.kind
     trl_evaluates = kind in (Kind.sft, Kind.dpo)
-    if not trainer.validation_flags and (unstaged or not trl_evaluates):
+    has_sets = isinstance(validation, list)  # whose curves are all that they are for
+    if has_sets:
+        unstaged = [entry for entry in unstaged if entry.held_out is not None]
+    if not trainer.validation_flags and (unstaged or has_sets or not trl_evaluates):
         reason = trainer.unsupported_because.get("validation", "its file has no validation_flags")
         message = f"{trainer.name} does not evaluate while it trains: {reason}"
         sentence = "remove {0} and score the finished model with {1}"
@@ -177,6 +198,8 @@ def share_of_unstaged_data(
     if source.local and not source.build:
         message = f"data.validation is split off {source.reference}, which does not exist here"
         raise refusal("data_no_files", message, source.provenance.where)
+    if has_sets:
+        return None
     if not isinstance(validation, float):
         message = (
             f"data.validation={validation} needs local training data, and {source.reference} is not"
@@ -233,10 +256,15 @@ def build_data_flags(
         return _open_instruct_data_flags(mixture, trainer), None, None
     parts = _trl_mixture(mixture)
     flags: dict[str, object] = {"dataset": parts[0].name, "split": parts[0].split}
-    if len(parts) > 1:
-        return flags, None, json.dumps(to_json(parts), ensure_ascii=False)
+    if len(parts) > 1 or parts[0].curve is not None:
+        return flags, None, json.dumps([_part_as_json(part) for part in parts], ensure_ascii=False)
     subset = None if mixture[0].share == 1.0 else parts[0].share
     return flags, subset, None
+
+
+def _part_as_json(part: MixturePart) -> dict[str, object]:
+    """Return a part without the fields that are not set."""
+    return {name: value for name, value in to_json(part).items() if value is not None}
 
 
 def _open_instruct_data_flags(
@@ -265,6 +293,7 @@ def _open_instruct_data_flags(
 def _trl_mixture(mixture: tuple[MixtureEntry, ...]) -> list[MixturePart]:
     """Return the data sets as launch's entry over TRL loads them, with what it holds out of each."""
     parts: list[MixturePart] = []
+    has_sets = any(entry.held_out for entry in mixture)
     for entry in mixture:
         reference = entry.source.reference
         is_local = entry.data is not None or entry.source.build is not None
@@ -273,7 +302,11 @@ def _trl_mixture(mixture: tuple[MixtureEntry, ...]) -> list[MixturePart]:
         holds_out: HoldsOut = "staged" if is_local else "split"
         # files that are held out are staged with each data set; only the first copy is evaluated on
         has_files = entry.data is not None and isinstance(entry.data.validation, DataFiles)
-        if has_files and parts:
+        if (has_files and parts) or (has_sets and entry.held_out is None):
             holds_out = "none"
-        parts.append(MixturePart(name, entry.split, repr(float(entry.share)), holds_out))
+        part = MixturePart(name, entry.split, repr(float(entry.share)), holds_out)
+        if entry.held_out is not None:
+            validation = repr(float(entry.held_out.share))
+            part = replace(part, validation=validation, curve=entry.held_out.curve)
+        parts.append(part)
     return parts

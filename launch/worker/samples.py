@@ -29,6 +29,9 @@ class SamplesRequest:
     # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
     hub_data: Path
     per_device: int  # samples of one micro batch
+    # the files of all rows of each data set, of which none may fail in the chat template; none for
+    # one whose rows are those that the trainer is given
+    whole: tuple[tuple[Path, ...], ...] = ()
     starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 
     @classmethod

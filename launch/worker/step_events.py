@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .channel import EventWriter
@@ -82,8 +82,27 @@ def evaluation_fields(logs: Mapping[str, Any]) -> dict[str, float]:
     numbers = {
         name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
     }
-    measured = (name for name in numbers if name.startswith("eval_") and name not in _RATES)
+    measured = []
+    for name in numbers:
+        metric, _, _ = name.partition("/")
+        if metric.startswith("eval_") and metric not in _RATES:
+            measured.append(name)
     return {"eval_loss": numbers["eval_loss"]} | {name: numbers[name] for name in measured}
+
+
+def name_by_set(logs: Mapping[str, Any], curve: str) -> dict[str, Any]:
+    """Return what the Trainer measured on one of several validation sets: `eval_loss/CURVE`.
+
+    The Trainer puts the set's name into its own metrics (`eval_CURVE_loss`), and TRL adds others
+    without it.
+    """
+    prefix = f"eval_{curve}_"
+    named = {}
+    for name, value in logs.items():
+        if name.startswith("eval_"):
+            metric = name.removeprefix(prefix) if name.startswith(prefix) else name[len("eval_") :]
+            named[f"eval_{metric}/{curve}"] = value
+    return named
 
 
 class StepEvents:
@@ -93,8 +112,10 @@ class StepEvents:
     evaluation, with what that measured: a step is sent once.
     """
 
-    def __init__(self, events: EventWriter) -> None:
+    def __init__(self, events: EventWriter, curves: Sequence[str] = ()) -> None:
         self._events = events
+        self._curves = curves  # the names of several validation sets
+        self._by_set: dict[str, Any] = {}  # what was measured on those of this evaluation
         self._padded_tokens = PaddedTokens()
         # when the last step was logged; the time of an evaluation belongs to no step
         self._logged_at = time.perf_counter()
@@ -126,7 +147,12 @@ class StepEvents:
         if "loss" in logs:
             self._take_step(args, state, control, logs)
         elif "eval_loss" in logs and state.is_world_process_zero:
-            self._send_evaluation(state.global_step, evaluation_fields(logs))
+            measured = evaluation_fields({**logs, **self._by_set})
+            self._by_set = {}
+            self._send_evaluation(state.global_step, measured)
+        for curve in self._curves:
+            if f"eval_{curve}_loss" in logs:
+                self._by_set |= name_by_set(logs, curve)
         # the Trainer's summary at the end has neither
 
     def _take_step(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any]) -> None:
@@ -159,16 +185,16 @@ class StepEvents:
         self._events.begin("save")
 
 
-def step_events(events: EventWriter) -> Any:
+def step_events(events: EventWriter, curves: Sequence[str] = ()) -> Any:
     """Return the callback that sends what each step logs, with all its metrics, and the phases
-    around it.
+    around it. `curves` are the names of several validation sets.
     """
     from transformers import TrainerCallback
 
     class StepEventsCallback(StepEvents, TrainerCallback):  # type: ignore[misc]
         pass
 
-    return StepEventsCallback(events)
+    return StepEventsCallback(events, curves)
 
 
 def find_best(log: Iterable[Mapping[str, Any]]) -> tuple[int, float, int] | None:

@@ -50,24 +50,33 @@ def read_parts(text: str) -> list[MixturePart]:
 def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script: Any) -> Any:
     """Load several data sets, and return their rows in order as one, under the split's name in
     `script`.
+
+    What is held out is one data set, too, or one for each curve, by its name.
     """
-    from datasets import DatasetDict, load_dataset
+    from datasets import load_dataset
 
     trained = []
     held_out = []
+    curves = {}
     for part in parts:
         part_options = {**options, "subset": part.share}
+        if part.validation is not None:
+            part_options["validation"] = part.validation
         if part.holds_out != "split":
             part_options.pop("validation", None)
         data = keep_rows(load_dataset(part.name), part.name, part.split, part_options)
         trained.append(data[part.split])
         is_staged = part.holds_out == "staged" and _VALIDATION in data
-        if is_staged or "validation" in part_options:
+        if part.curve is not None:
+            curves[part.curve] = data[_VALIDATION]
+        elif is_staged or "validation" in part_options:
             held_out.append(data[_VALIDATION])
     joined = {script.dataset_train_split: join_rows(trained)}
-    if held_out:
+    if curves:
+        joined[_VALIDATION] = curves
+    elif held_out:
         joined[_VALIDATION] = join_rows(held_out)
-    return DatasetDict(joined)
+    return joined
 
 
 def join_rows(parts: Sequence[Any]) -> Any:

@@ -8,7 +8,7 @@ exception is `use_staged_form`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,9 @@ def main(
     script = job.script
     args = job.args
     trainer = _build(job)
-    # packed rows are not samples
-    if "lengths" in options and events.rank == 0 and not getattr(args, "packing", False):
+    # packed rows are not samples, and a stream has no end that could be read here
+    has_lengths = not getattr(args, "packing", False) and not script.dataset_streaming
+    if "lengths" in options and events.rank == 0 and has_lengths:
         write_lengths(Path(options["lengths"]), trainer.train_dataset, events)
     if getattr(script, "ignore_bias_buffers", False) and hasattr(args, "beta"):
         _ignore_bias_buffers(trainer.model)
@@ -114,10 +115,12 @@ def _build(job: EntryJob) -> Any:
     data = _load_data(job)
     train = data[script.dataset_train_split]
     job.events.begin("load")
+    held_out = data[script.dataset_test_split] if args.eval_strategy != "no" else None
+    curves = tuple(held_out) if isinstance(held_out, dict) else ()
     arguments = {
-        "callbacks": _create_callbacks(job),
+        "callbacks": _create_callbacks(job, curves),
         "train_dataset": train,
-        "eval_dataset": data[script.dataset_test_split] if args.eval_strategy != "no" else None,
+        "eval_dataset": held_out,
         **_load_model_arguments(job),
     }
     tokenizer = arguments["processing_class"]
@@ -133,8 +136,10 @@ def _build(job: EntryJob) -> Any:
         entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
         entry = trl_samples.sampling_class(entry, sample_every, entry.sample)
     elif sample_every is not None:
-        held_out = data.get(script.dataset_test_split, train)
-        entry = _answering_class(entry, sample_every, job, held_out, tokenizer)
+        rows = data.get(script.dataset_test_split, train)
+        if curves:
+            rows = rows[curves[0]]
+        entry = _answering_class(entry, sample_every, job, rows, tokenizer)
     trainer = _construct(entry, args, arguments)
     if template:  # TRL has read it
         report_opened([Path(template)], job.events)
@@ -148,8 +153,9 @@ def _load_data(job: EntryJob) -> Any:
         raise EntryError(str(error)) from error
 
 
-def _create_callbacks(job: EntryJob) -> list[Any]:
-    callbacks = [step_events(job.events)]
+def _create_callbacks(job: EntryJob, curves: Sequence[str]) -> list[Any]:
+    """Return the callbacks; `curves` are the names of several validation sets."""
+    callbacks = [step_events(job.events, curves)]
     if "early_stop" in job.options:
         patience = _count_of("early_stop", job.options)
         callbacks.append(early_stop(job.events, patience))

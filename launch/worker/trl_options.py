@@ -63,6 +63,9 @@ class MixturePart:
     split: str
     share: str  # of its rows, with a point
     holds_out: HoldsOut
+    # of a validation set of its own: its share of the rows, and the name of its metrics
+    validation: str | None = None
+    curve: str | None = None
 
 
 # the verifier in the option `verifier`: each row names its own in the column `dataset`

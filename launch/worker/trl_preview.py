@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from . import samples, trl_data, trl_entry
+from . import rendering, samples, trl_data, trl_entry
 from .channel import EventWriter
 from .columns import MASKED
 from .model_loading import read_base
@@ -53,7 +53,7 @@ def hand_over(job: trl_entry.EntryJob) -> None:
     sets = [_read_part(part, request, script.dataset_config) for part in parts]
     data = trl_data.join_rows(sets) if len(sets) > 1 else sets[0]
     ends = list(accumulate(map(len, sets), initial=0))
-    preview = _preview_class(job, replace(request, starts=tuple(ends[:-1])))
+    preview = _preview_class(job, replace(request, starts=tuple(ends[:-1])), sets)
     if preview.truncates:
         args.max_length = None
     tokenizer = trl_entry.load_tokenizer(job)
@@ -73,9 +73,11 @@ def _read_part(part: MixturePart, request: samples.SamplesRequest, config: str |
     return samples.stream_rows(part.name, part.split, request, name=config)
 
 
-def _preview_class(job: trl_entry.EntryJob, request: samples.SamplesRequest) -> Any:
+def _preview_class(
+    job: trl_entry.EntryJob, request: samples.SamplesRequest, sets: Sequence[Any]
+) -> Any:
     """Return the entry's trainer, which prepares every sample at its whole length, and ends where
-    it would be built.
+    it would be built, or where the chat template fails on a row.
     """
     from transformers import Trainer
 
@@ -100,6 +102,10 @@ def _preview_class(job: trl_entry.EntryJob, request: samples.SamplesRequest) -> 
             self, dataset: Any, processing_class: Any, args: Any, *more: Any
         ) -> Any:
             self.source = dataset
+            renderer = rendering.RowRenderer(
+                processing_class, getattr(self, "chat_template", None), renders_prompts=True
+            )
+            rendering.end_at_template_error(request, sets, renderer)
             if more[:1] and isinstance(more[0], bool):
                 more = (False, *more[1:])  # SFT's packing is done afterwards
 

@@ -29,6 +29,8 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
     The last evaluation: the model is saved before it, since an evaluation can fail. It is saved
     again if the best checkpoint takes its place.
 
+    Several validation sets: each has its losses, and `eval_loss` is their mean over the rows.
+
     Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside
     autocast.
     """
@@ -36,6 +38,7 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
     truncates: bool
     _truncation_length: int | None  # tokens
     _events: EventWriter
+    control: Any  # transformers' TrainerControl
     _skips_casts: bool | None = None  # not known before the first step
     _micro_batch: contextlib.ExitStack  # what holds until the current micro batch is trained
     _saved: tuple[int, bool] | None = None  # the step, and whether its weights are the last ones
@@ -81,7 +84,26 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
         if self.is_in_train and self.state.global_step >= self.state.max_steps:
             self.save_after_training()
-        return super().evaluate(*arguments, **options)
+        measured = super().evaluate(*arguments, **options)
+        # with several sets, the Trainer calls this method for each of them by its name
+        is_of_all = not arguments and "eval_dataset" not in options
+        if is_of_all and isinstance(self.eval_dataset, dict):
+            measured = self._add_mean(measured)
+        return measured
+
+    def _add_mean(self, measured: dict[str, Any]) -> dict[str, Any]:
+        """Return what was measured on all sets with `eval_loss`, the mean over their rows, by which
+        the best checkpoint is chosen. Callbacks are given it as after the evaluation of one set.
+        """
+        rows = {name: len(data) for name, data in self.eval_dataset.items()}
+        total = sum(measured[f"eval_{name}_loss"] * count for name, count in rows.items())
+        mean = {"eval_loss": total / sum(rows.values())}
+        self.log(dict(mean))
+        measured = {**measured, **mean}
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, measured
+        )
+        return measured
 
     def save_after_training(self) -> None:
         """Save the model, unless these weights are saved already."""

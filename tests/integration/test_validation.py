@@ -16,6 +16,7 @@ from launch.planning.build import plan_on_this_machine
 from launch.planning.plan import Plan
 from launch.worker.trl_data import split_rows, subset_rows
 from tests.conftest import composed
+from tests.data.files import write_lines
 from tests.integration.conftest import launch_in, records
 from tests.integration.jobs import run_jobs, training_job
 from tests.integration.reports import read_report
@@ -114,6 +115,7 @@ def test_the_run_stops_early_and_every_record_shows_it(
             "is_model": True,
         },
         "early_stop": reason,
+        "sets": {},
     }
     assert f"evaluation at step 4: eval_loss {losses[4]:.4f}" in printed
     assert reason in printed
@@ -338,3 +340,61 @@ def pair_loss(model_folder: Path, reference_folder: Path, pairs: list[dict[str, 
         [log_ratio(pair["chosen"]) - log_ratio(pair["rejected"]) for pair in pairs]
     )
     return float(-torch.nn.functional.logsigmoid(BETA * margins).mean())
+
+
+# several validation sets
+
+
+def test_each_validation_set_has_a_curve_of_its_own(tiny: TinyStage, tmp_path: Path) -> None:
+    chats = [row["messages"] for row in records(tiny.chats)]
+    write_lines(tmp_path / "sums.jsonl", [{"messages": turns} for turns in chats])
+    others = []
+    for question, answer in chats:
+        asked = {**question, "content": f"Please add: {question['content']}"}
+        others.append({"messages": [asked, answer]})
+    write_lines(tmp_path / "other_sums.jsonl", others)
+    words = stage_words("demo", "trl_sft", tiny)
+    words[3] = "data.mix=[{name: ./sums.jsonl}, {name: ./other_sums.jsonl}]"
+    sets = "[{name: ./sums.jsonl, share: 0.25}, {name: ./other_sums.jsonl, share: 0.125}]"
+    words += [f"data.validation={sets}", "recipe.eval_steps=2", "recipe.checkpoint_steps=2"]
+    words += ["recipe.early_stop=5", "recipe.max_steps=4", "name=sets"]
+    done = launch_in(tmp_path, "run", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "runs" / "demo" / "sets"
+    evaluated = [step for step in records(folder / "metrics.jsonl") if "eval_loss" in step]
+    assert [step["step"] for step in evaluated] == [2, 4]
+    held_out = {}
+    for file in tmp_path.glob("runs/.cache/data/*/validation.jsonl"):
+        rows = [row["messages"] for row in records(file)]
+        trained = [row["messages"] for row in records(file.with_name("train.jsonl"))]
+        assert not [turns for turns in rows if turns in trained]
+        is_other = rows[0][0]["content"].startswith("Please")
+        held_out["other_sums" if is_other else "sums"] = rows
+    assert {name: len(rows) for name, rows in held_out.items()} == {"sums": 16, "other_sums": 8}
+    for step in evaluated:
+        model = folder / "model" / f"checkpoint-{step['step']}"
+        for name, rows in held_out.items():
+            assert step[f"eval_loss/{name}"] == pytest.approx(chat_loss(model, rows), rel=1e-4)
+        mean = (2 * step["eval_loss/sums"] + step["eval_loss/other_sums"]) / 3
+        assert step["eval_loss"] == pytest.approx(mean)
+    best = min(evaluated, key=lambda step: step["eval_loss"])
+    validation = json.loads((folder / "DONE").read_text())["validation"]
+    assert validation["best"]["step"] == best["step"] and validation["best"]["is_model"]
+    text = read_report(folder).text
+    assert "validation: sums" in text and "validation: other_sums" in text
+    status = launch_in(tmp_path, "status").stdout
+    assert f"sums {evaluated[-1]['eval_loss/sums']:.4f}" in status
+
+
+def test_streamed_rows_are_trained_on_and_the_held_out_ones_evaluated(
+    tiny: TinyStage, tmp_path: Path
+) -> None:
+    words = [*stage_words("demo", "trl_sft", tiny), "flags.dataset_streaming=true", "name=stream"]
+    done = launch_in(tmp_path, "run", *words, "recipe.max_steps=3", "data.validation=0.25")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "runs" / "demo" / "stream"
+    steps = records(folder / "metrics.jsonl")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    [file] = tmp_path.glob("runs/.cache/data/*/validation.jsonl")
+    held_out = [row["messages"] for row in records(file)]
+    assert steps[-1]["eval_loss"] == pytest.approx(chat_loss(folder / "model", held_out), rel=1e-4)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.planning.data import describe_schedule
+from launch.errors import ways_of
 from launch.planning.plan import Plan
+from launch.planning.validation import describe_schedule
 from launch.worker.finding import Finding
+from launch.worker.trl_data import read_parts
 from tests.conftest import machine_in, planned, problems
 from tests.data.files import CHAT, PAIR, chat, write_lines
 
@@ -295,3 +297,84 @@ def test_a_flag_that_evaluates_needs_data_for_it(
         assert plan_of(tmp_path, *mine, "flags.eval_strategy=epoch", more)
     hub = ("data.build=null", "data.mix=[{name: allenai/some-data}]")
     assert plan_of(tmp_path, *DEMO, *hub, "flags.eval_strategy=epoch")
+
+
+def two_sets(folder: Path) -> tuple[str, ...]:
+    """A stage on two files; `held_out` is what data.validation lists."""
+    for name in ("sums", "maths"):
+        rows = [chat(f"{name} {number}?", "A number.") for number in range(100)]
+        write_lines(folder / f"{name}.jsonl", rows)
+    mix = "data.mix=[{name: ./sums.jsonl}, {name: ./maths.jsonl}]"
+    return (*DEMO, "data.build=null", mix)
+
+
+def listed(*items: str) -> str:
+    return f"data.validation=[{', '.join(items)}]"
+
+
+SUMS = "{name: ./sums.jsonl, share: 0.1}"
+MATHS = "{name: ./maths.jsonl, share: 0.2}"
+
+
+def test_each_listed_data_set_is_a_validation_set_with_a_curve(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, *two_sets(tmp_path), listed(SUMS, MATHS))
+    assert [entry.data and entry.data.validation for entry in plan.inputs.mixture] == [0.1, 0.2]
+    [option] = [text for text in plan.options if text.startswith("mixture=")]
+    parts = read_parts(option.removeprefix("mixture="))
+    assert [(part.curve, part.validation) for part in parts] == [("sums", "0.1"), ("maths", "0.2")]
+    assert {part.holds_out for part in parts} == {"staged"}
+    described = str(describe_schedule(plan.config))
+    assert "eval_loss/sums" in described and "eval_loss/maths" in described
+
+
+def test_a_data_set_that_is_not_listed_is_trained_on_completely(tmp_path: Path) -> None:
+    words = two_sets(tmp_path)
+    plan = plan_of(tmp_path, *words, listed(MATHS))
+    assert [entry.data and entry.data.validation for entry in plan.inputs.mixture] == [None, 0.2]
+    [option] = [text for text in plan.options if text.startswith("mixture=")]
+    first, second = read_parts(option.removeprefix("mixture="))
+    assert (first.curve, first.holds_out) == (None, "none")
+    assert (second.curve, second.holds_out) == ("maths", "staged")
+    # a share of all data sets has one curve, and their files are staged as one
+    whole = plan_of(tmp_path, *words, "data.validation=0.1")
+    assert len(whole.inputs.mixture) == 1 and "mixture=" not in "".join(whole.options)
+
+
+def test_hub_data_is_split_as_it_is_loaded_by_its_own_share(tmp_path: Path) -> None:
+    mix = "data.mix=[{name: allenai/one}, {name: allenai/two}, {name: other/two}]"
+    sets = listed("{name: allenai/two, share: 0.1}", "{name: other/two, share: 0.2}")
+    plan = plan_of(tmp_path, *DEMO, "data.build=null", mix, sets)
+    assert not [text for text in plan.options if text.startswith("validation=")]
+    [option] = [text for text in plan.options if text.startswith("mixture=")]
+    parts = read_parts(option.removeprefix("mixture="))
+    assert [(part.holds_out, part.validation, part.curve) for part in parts] == [
+        ("none", None, None),
+        ("split", "0.1", "two"),
+        ("split", "0.2", "two_2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sets", "named"),
+    [
+        (listed(), "empty"),
+        (listed("{name: ./sums.jsonl}"), "share"),
+        (listed("{name: ./sums.jsonl, share: 0.1, split: test}"), "split"),
+        (listed("{name: ./sum.jsonl, share: 0.1}"), "./sums.jsonl"),
+        (listed(SUMS, SUMS), "twice"),
+        (listed("{name: ./sums.jsonl, share: 1.5}"), "1.5"),
+        (listed("{name: ./sums.jsonl, share: many}"), "many"),
+    ],
+)
+def test_a_list_that_can_not_be_is_refused(tmp_path: Path, sets: str, named: str) -> None:
+    problem = refusal(tmp_path, *two_sets(tmp_path), sets)
+    assert (problem.id, problem.where) == ("bad_validation", "override data.validation")
+    assert named in problem.message
+
+
+def test_a_trainer_that_does_not_evaluate_names_one_that_does(tmp_path: Path) -> None:
+    words = [word for word in two_sets(tmp_path) if not word.startswith("trainer=")]
+    problem = refusal(tmp_path, *words, "trainer=finetune", listed(SUMS))
+    assert problem.id == "validation_unsupported"
+    assert "trainer=trl_sft" in [str(way) for way in ways_of(problem.cure)]
+    assert plan_of(tmp_path, *words, "trainer=trl_sft", listed(SUMS))

@@ -136,3 +136,32 @@ def test_an_evaluated_step_is_sent_once_with_what_was_measured() -> None:
     assert "eval_steps_per_second" not in first
     assert (second["step"], second["loss"]) == (5, 1.9)
     assert "eval_loss" not in second
+
+
+def test_several_validation_sets_are_sent_as_one_evaluation() -> None:
+    """The Trainer logs each set by itself, and `eval_loss` of all of them at last."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    read, write = os.pipe2(os.O_NONBLOCK)
+    callback = step_events(EventWriter(write, 0), ("sums", "maths"))
+    state = SimpleNamespace(is_world_process_zero=True, global_step=4)
+    control = SimpleNamespace(should_evaluate=True, should_log=True)
+    args = SimpleNamespace(device="cpu")
+    callback.on_log(args, state, control, {"loss": 2.0})
+    for name, loss in (("sums", 1.0), ("maths", 3.0)):
+        logs = {f"eval_{name}_loss": loss, "eval_entropy": loss / 2}
+        callback.on_log(args, state, control, {**logs, f"eval_{name}_steps_per_second": 9.0})
+    callback.on_log(args, state, control, {"eval_loss": 2.5})
+    events = [json.loads(line) for line in os.read(read, 1 << 16).splitlines()]
+    os.close(read)
+    os.close(write)
+    step, evaluation = [event for event in events if event["kind"] != "phase"]
+    measured = {name: value for name, value in evaluation.items() if name.startswith("eval_")}
+    assert measured == {
+        "eval_loss": 2.5,
+        "eval_loss/sums": 1.0,
+        "eval_entropy/sums": 0.5,
+        "eval_loss/maths": 3.0,
+        "eval_entropy/maths": 1.5,
+    }
+    assert measured.items() <= step.items() and step["loss"] == 2.0

@@ -125,6 +125,8 @@ class ValidationRecord(ValidationLoss):
 
     best: BestValidationLoss | None = None  # None if no loss is finite
     early_stop: str | None = None  # why the run ended before its last step
+    # the losses on several validation sets by name, of which `eval_loss` is the mean
+    sets: Mapping[str, float] = field(default_factory=dict)
 
     def describe(self) -> str:
         """Return `eval_loss 1.5432, best 1.5001 at step 40 (checkpoint-40)`."""
@@ -151,9 +153,11 @@ def read_validation(
     except OSError:
         return None
     evaluations = []
+    last_sets: dict[str, float] = {}
     for entry in parse_json_lines(lines):
         with contextlib.suppress(ValueError):  # not a logged evaluation
             evaluations.append(from_json(ValidationLoss, entry))
+            last_sets = _losses_by_set(entry)
     if not evaluations:
         return None
     finite = [evaluation for evaluation in evaluations if math.isfinite(evaluation.eval_loss)]
@@ -169,4 +173,15 @@ def read_validation(
             is_model=loads_best and is_kept,
         )
     last = evaluations[-1]
-    return ValidationRecord(last.step, last.eval_loss, best, early_stop)
+    return ValidationRecord(last.step, last.eval_loss, best, early_stop, last_sets)
+
+
+def _losses_by_set(entry: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the losses of an evaluation on several validation sets, by the sets' names."""
+    losses = {}
+    for name, value in (entry or {}).items():
+        metric, _, curve = name.partition("/")
+        if metric == "eval_loss" and isinstance(value, float):
+            losses[curve] = value
+    losses.pop("", None)
+    return losses

@@ -125,10 +125,10 @@ _LABELS = {
 # The first kind that matches a metric shows it. A metric that none matches has a chart of its own,
 # after the others.
 _KINDS = (
-    ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss"),
+    ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss(/.+)?"),
     ChartKind("Reward margin", "", r".*margins?"),
     ChartKind("Reward accuracy", "%", r".*rewards?[_/]accurac(y|ies)", 100),
-    ChartKind("Token accuracy", "%", r"(eval_)?(mean_)?token_accuracy", 100),
+    ChartKind("Token accuracy", "%", r"(eval_)?(mean_)?token_accuracy(/.+)?", 100),
     ChartKind("Rewards", "", r"reward|.*rewards?[_/].*"),
     ChartKind("Length of the completions", "tokens", r"completions/.*length"),
     ChartKind("Completions without an end", "%", r"completions/clipped_ratio", 100),
@@ -137,7 +137,7 @@ _KINDS = (
     ChartKind("Learning rate", "", r"lr"),
     ChartKind("Throughput", "tokens/s", r"tokens_per_second(_total)?"),
     ChartKind("Step time", "s", r"seconds"),
-    ChartKind("Evaluation time", "s", r"eval_runtime"),
+    ChartKind("Evaluation time", "s", r"eval_runtime(/.+)?"),
     ChartKind("Length of the sampled answers", "tokens", r"sample_tokens"),
     ChartKind("Sampled answers that end", "%", r"sample_ended", 100),
     ChartKind("Sampling time", "s", r"sample_seconds"),
@@ -209,6 +209,9 @@ def _build_lines(
 
 
 def _describe_metric(name: str) -> str:
+    metric, _, validation_set = name.partition("/")
+    if metric.startswith("eval_") and validation_set:
+        return f"{_describe_metric(metric)}: {validation_set}"
     if name not in _LABELS and name.startswith("eval_"):
         return f"{_describe_metric(name.removeprefix('eval_'))}, validation"
     return _LABELS.get(name, name)

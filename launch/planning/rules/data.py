@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launch.config.recipe_keys import Packing, recipe_mapping
-from launch.config.schema import Family, Kind
+from launch.config.schema import Family, Kind, Launcher, SystemTurns
 from launch.planning.data import count_rows, count_steps, count_steps_at_once
 from launch.planning.flags import Flag
 from launch.planning.packing import REFERENCE_ROWS
@@ -96,6 +96,29 @@ def _rows_of_epoch(case: FlagsCase) -> int | None:
 
 def _place_of_data(case: FlagsCase) -> str | None:
     return case.inputs.mixture[0].source.provenance.where
+
+
+@plan_rule("system_turns_not_staged")
+def system_turns_are_of_staged_rows(case: FlagsCase) -> Iterator[Finding]:
+    """launch puts system turns into user turns when it converts local rows; the trainer reads hub data
+    itself, and the trainers on Ray read local files, too.
+    """
+    key = "data.system_turns"
+    if case.config.data.system_turns == SystemTurns.keep:
+        return
+    keep = Fix.of("remove {0}", f"~{key}")
+    if case.trainer.launcher == Launcher.ray:
+        message = f"{case.trainer.name} reads the files themselves, with their system turns"
+        yield failed(message, keep, key)
+    for entry in case.inputs.mixture:
+        if entry.data is None and entry.source.build is None:
+            message = (
+                f"{entry.source.reference} is not on this machine: its trainer reads its turns"
+            )
+            cure = Fix.of(
+                "download the data set and name its files in data.mix, or remove {0}", f"~{key}"
+            )
+            yield failed(message, cure, key)
 
 
 @plan_rule("no_validation")

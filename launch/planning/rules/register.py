@@ -6,7 +6,17 @@ from collections.abc import Collection, Iterable
 
 from launch.errors import UserError
 from launch.planning.plan import Plan
-from launch.planning.rules import adapters, data, flags, rlvr, templates, tracking, whole_plan
+from launch.planning.rules import (
+    adapters,
+    data,
+    flags,
+    rlvr,
+    streaming,
+    templates,
+    tracking,
+    validation,
+    whole_plan,
+)
 from launch.planning.rules.plan_rule import Case, FlagsCase, PlanRule, SettingsCase
 from launch.worker.finding import Finding
 
@@ -18,6 +28,9 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     adapters.adapted_layers_exist,
     adapters.rank_fits,
     adapters.continued_adapter_keeps_its_settings,
+    validation.evaluations_have_data,
+    validation.evaluations_come_before_the_end,
+    validation.best_checkpoint_is_saved,
     tracking.tensorboard_is_installed,
     tracking.wandb_has_an_entity,
 )
@@ -29,7 +42,10 @@ FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     flags.begin_token_fits_the_template,
     flags.rows_are_a_power_of_two,
     flags.model_has_a_preset,
+    data.system_turns_are_of_staged_rows,
     data.evaluation_has_data,
+    streaming.streamed_data_is_bounded_by_steps,
+    streaming.nothing_needs_the_rows_before_they_are_streamed,
     templates.there_is_a_template,
     templates.answers_are_marked,
     templates.preferences_keep_the_template,

@@ -236,7 +236,9 @@ def check_epoch(objects: TrainerObjects, packing: str | None) -> list[Evidence]:
     The steps are then smaller than requested, and no trainer reports it. Rows of a token budget are
     not samples.
     """
-    if packing not in (NONE, FLATTEN):
+    dataset = getattr(objects.dataloader, "dataset", None)
+    is_streamed = dataset is not None and not hasattr(dataset, "__len__")
+    if packing not in (NONE, FLATTEN) or is_streamed:
         return []
     if hasattr(objects.trainer, "num_generations"):
         # In GRPO's loader a sample is a whole generation's share, and a prompt comes several times.

@@ -288,7 +288,7 @@ def judge_limit(
             how = f"{limit.attribute}, at which the trainer cuts or drops rows"
             return Evidence(LIMIT, limit.tokens, how).judge(requested, False)
     how = "the longest row of the data loader"
-    known = getattr(dataset, "column_names", ())
+    known = getattr(dataset, "column_names", None) or ()  # a stream does not know them
     columns_of_tokens = [name for name in _TOKEN_COLUMNS if name in known]
     if not columns_of_tokens or not hasattr(dataset, "data"):
         if not limits:

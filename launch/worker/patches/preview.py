@@ -64,9 +64,11 @@ def _hand_over(
     """Tokenise the samples of all data sets, and write what the request asks for."""
     from open_instruct import dataset_transformation as upstream
 
-    from .. import samples
+    from .. import rendering, samples
 
     tokenizer = tokenizer_config.tokenizer
+    renderer = rendering.RowRenderer(tokenizer, renders_tools_of_pairs=False)
+    rendering.end_at_template_error(request, [config.dataset for config in configs], renderer)
     collate = _make_collator(context, tokenizer)
     find_hidden = _hidden_by_padding(context, tokenizer)
     report = samples.SampleReport(request, tokenizer)

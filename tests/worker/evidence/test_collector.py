@@ -312,6 +312,22 @@ def test_an_epoch_smaller_than_a_step_is_refuted(rows: int, passes: int, refuted
     assert batches.check_epoch(this, "bins") == []
 
 
+def test_a_streamed_epoch_has_no_length_to_judge() -> None:
+    """accelerate's loader raises an error where its length is asked for."""
+    from accelerate import Accelerator
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    data = accelerator.prepare(torch.utils.data.DataLoader(Stream(), batch_size=2))
+    with pytest.raises(TypeError):
+        _ = data.total_dataset_length
+    this = models.objects(None, dataloader=data, accelerator=accelerator)
+    assert batches.check_epoch(this, "none") == []
+
+
 def passes(*shapes: tuple[int, int]) -> list[batches.ForwardInputs]:
     return [
         batches.ForwardInputs(frozenset({"input_ids"}), rows, rows, 0, documents)

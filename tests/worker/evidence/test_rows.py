@@ -195,3 +195,15 @@ def test_rows_that_end_otherwise_and_are_staged_nowhere_refute_nothing() -> None
     )
     assert finding.verdict == "proven"
     assert "no staged rows are here" in str(finding.note)
+
+
+def test_a_stream_of_which_no_columns_are_known_has_the_trainers_limit() -> None:
+    """What TRL makes of a stream is mapped as it is read."""
+    rows_of_stream = datasets.Dataset.from_list([{"text": "Hi"}]).to_iterable_dataset()
+    stream = rows_of_stream.map(lambda row: {"input_ids": [1, 2]})
+    assert stream.column_names is None
+    limit = rows.Limit(8, "args.max_length")
+    finding = rows.judge_limit(stream, [limit], "8")
+    assert (finding.value, finding.verdict) == ("8", "proven")
+    other = rows.judge_limit(stream, [limit], "16")
+    assert other.verdict == "refuted"

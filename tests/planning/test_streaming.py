@@ -1,0 +1,84 @@
+"""flags.dataset_streaming: the data is bounded by steps, and nothing may need its rows before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.errors import ways_of
+from tests.conftest import machine_in, planned, problems
+from tests.data.files import PAIR, chat, write_lines
+
+STREAMED = "flags.dataset_streaming=true"
+SFT = ("stage=demo", "trainer=trl_sft", "gpus=1", "data.build=null")
+DPO = ("stage=demo_dpo", "trainer=trl_dpo", "gpus=1", "data.build=null")
+MINE = "data.mix=[{name: ./mine.jsonl}]"
+STEPS = "recipe.max_steps=3"
+HUB = "data.mix=[{name: allenai/some-data}]"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [chat(f"What is {number}?", "A number.") for number in range(300)]
+    write_lines(tmp_path / "mine.jsonl", rows)
+    write_lines(tmp_path / "held.jsonl", rows[:1])
+    write_lines(tmp_path / "pairs.jsonl", [PAIR] * 300)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        (*SFT, MINE, STEPS),
+        (*SFT, HUB, STEPS),
+        # rows of files that launch stages are held out before
+        (*SFT, MINE, STEPS, "data.validation=0.1"),
+        (*DPO, "data.mix=[{name: ./pairs.jsonl}]", STEPS),
+    ],
+)
+def test_a_stream_that_steps_bound_is_planned(folder: Path, line: tuple[str, ...]) -> None:
+    plan = planned(*line, STREAMED, machine=machine_in(folder))
+    assert plan.flags["dataset_streaming"].value is True
+    assert planned(*line, machine=machine_in(folder)).identity != plan.identity
+
+
+@pytest.mark.parametrize(
+    ("line", "id", "named"),
+    [
+        ((*SFT, MINE, "recipe.max_steps=null"), "streaming_without_end", "no end"),
+        ((*SFT, MINE, STEPS, "data.fraction=0.5"), "streaming_needs_rows", "0.5"),
+        (
+            (*SFT, "data.mix=[{name: ./mine.jsonl}, {name: allenai/some-data}]", STEPS),
+            "streaming_needs_rows",
+            "mixture",
+        ),
+        ((*SFT, HUB, STEPS, "data.validation=0.1"), "streaming_needs_rows", "data.validation"),
+        (
+            (*SFT, MINE, STEPS, "data.validation=[{name: ./mine.jsonl, share: 0.1}]"),
+            "streaming_needs_rows",
+            "mixture",
+        ),
+        (
+            (*SFT, MINE, STEPS, "flags.train_sampling_strategy=group_by_length"),
+            "streaming_needs_rows",
+            "group_by_length",
+        ),
+        (
+            (*DPO, HUB, STEPS, "flags.precompute_ref_log_probs=true"),
+            "streaming_needs_rows",
+            "reference",
+        ),
+        (("stage=demo_rlvr", "trainer=trl_grpo", "gpus=1"), "streaming_needs_rows", "RLVR"),
+    ],
+)
+def test_what_needs_the_rows_is_named_with_the_flag(
+    folder: Path, line: tuple[str, ...], id: str, named: str
+) -> None:
+    machine = machine_in(folder)
+    [problem] = problems(*line, STREAMED, machine=machine)
+    assert (problem.id, problem.where) == (id, "override flags.dataset_streaming")
+    assert named in problem.message
+    assert "flags.dataset_streaming" in [str(way) for way in ways_of(problem.cure)]
+    # without the stream it is no problem
+    planned(*line, machine=machine)
