@@ -127,7 +127,7 @@ def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
             on_hub = replace(model, label=base, folder=Path(base), run=None)
             chain.insert(0, replace(on_hub, adapter=None, quantized=False))
             break
-        run = path.parent if (path.parent / "plan.json").is_file() else None
+        run = next((at for at in list(path.parents)[:2] if (at / "plan.json").is_file()), None)
         label = run_name(run) if run else "base"
         chain.insert(0, _describe_model(label, path, run))
     return tuple(chain)

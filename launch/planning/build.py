@@ -47,6 +47,7 @@ from launch.planning.lengths import lengths_file
 from launch.planning.library_key_check import check_library_files
 from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine, this_machine
+from launch.planning.olmo_preset import LISTED, needed_preset
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
 from launch.planning.plan import Plan
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
@@ -194,6 +195,7 @@ def _build(
         paths={"output": unnamed_output, "tokenized_cache": str(cache / content.tokenized)},
         lora=lora,
         template=template,
+        preset=needed_preset(trainer, inputs.model, shape, machine.registries.get(LISTED, ())),
     )
     attention = choose_attention(config, parallel, built.flags, machine)
     patches = choose_patches(config, parallel, inputs, built)

@@ -158,6 +158,7 @@ def patch_conditions(
         "lengths": None,  # is added if the lengths are not known
         "olmo_core_documents": packs,
         "olmo_core_on_cpu": on_cpu,
+        "olmo_core_resume": None,  # likewise
         "preview": None,  # is added by `preview` and `check`
         "token_sums": config.recipe.loss_averaging == LossAveraging.sum,
         "token_weighting": config.recipe.loss_averaging == LossAveraging.tokens,

@@ -131,6 +131,13 @@ class Plan:
         return self.folder / "model"
 
     @property
+    def saved_model(self) -> Path:
+        """The folder that another stage starts from: below `model_dir` where the trainer keeps
+        checkpoints of another library beside it.
+        """
+        return self.model_dir / Path(self.config.trainer.output_glob).parent
+
+    @property
     def most_unlogged(self) -> int:
         """The largest number of steps that the run can have done since the last one that it
         logged.

@@ -10,6 +10,7 @@ from launch.config.recipe_keys import recipe_mapping
 from launch.errors import did_you_mean
 from launch.planning.flag_sources import needed_begin_token
 from launch.planning.flags import Flag
+from launch.planning.olmo_preset import LISTED
 from launch.planning.rules.plan_rule import FlagsCase, plan_rule
 from launch.rules.code import failed
 from launch.upstream.pin.lock import locked_schema
@@ -17,9 +18,6 @@ from launch.upstream.trainers import OLMO_CORE_SFT, TRL
 from launch.worker.finding import Finding, Fix
 
 _SCHEDULER = "lr_scheduler_type"
-# The registry of the hub ids that OLMo-core's trainers have a preset for
-# (olmo_core_utils.py:367-385).
-PRESETS = "olmo_presets"
 
 
 @plan_rule("unknown_name")
@@ -29,7 +27,7 @@ def names_exist(case: FlagsCase) -> Iterator[Finding]:
     """
     if case.trainer.name in TRL:
         return
-    names = {flag: known for flag, known in case.names.items() if flag != PRESETS}
+    names = {flag: known for flag, known in case.names.items() if flag != LISTED}
     names[_SCHEDULER] = _schedulers(case)
     for name, known in names.items():
         flag = case.flags.get(name)
@@ -65,7 +63,7 @@ def model_has_a_preset(case: FlagsCase) -> Iterator[Finding]:
     if case.values.get("config_name"):
         return
     model = case.flags["model_name_or_path"]
-    presets = case.names.get(PRESETS, ())
+    presets = case.names.get(LISTED, ())
     if not presets or str(model.value) in presets:
         return
     message = f"{case.trainer.name} has no preset for {model.value}: it builds {builds}"

@@ -118,6 +118,18 @@ def check_mixture(loader: Any, record: RowRecord, requested: str | None) -> list
     return rows_check.check_mixture(record, None, requested)
 
 
+def check_step(trainer: Any, requested: str | None) -> Evidence:
+    """Return the evidence "resumed_step": the optimizer steps that were done before this process.
+
+    They are 0 for a new run. Called in the first step, which the trainer counts before it begins.
+    """
+    steps = int(trainer.global_step) - 1
+    loaded = "; a checkpoint was loaded" if trainer.checkpoint_loaded else ""
+    evidence = Evidence("resumed_step", steps, f"Trainer.global_step of OLMo-core{loaded}")
+    is_requested = str(steps) == requested and (steps == 0 or trainer.checkpoint_loaded)
+    return evidence.judge(requested, is_requested)
+
+
 def count_ranks() -> int:
     """Return the ranks of torch's process group; 1 without a group."""
     import torch.distributed as dist
