@@ -94,6 +94,28 @@ def rows_are_a_power_of_two(case: FlagsCase) -> Iterator[Finding]:
     yield failed(message, Fix.of(f"set {{0}} or {higher}", *overrides), flag.provenance.where)
 
 
+@plan_rule("ring_needs_package")
+def rings_have_their_package(case: FlagsCase) -> Iterator[Finding]:
+    """The strategies of context parallelism that pass keys around a ring call ring-flash-attn, which
+    the trainer misses only once the data is tokenised (olmo_core/nn/attention/backend.py:507).
+
+    Nothing is found where the trainer's packages are unknown, or for Transformer Engine's kernels,
+    which have rings of their own.
+    """
+    strategy = str(case.values.get("cp_strategy") or "llama3")
+    is_ring = case.batch.ranks_per_row > 1 and strategy != "ulysses"
+    if not is_ring or not case.machine.packages or case.values.get("attn_implementation") == "te":
+        return
+    if case.machine.has_package("ring_flash_attn"):
+        return
+    message = f"cp_strategy={strategy} needs the package ring-flash-attn, which is not installed"
+    where = case.flags["cp_degree"].provenance.where
+    cure = Fix.of("install it, or set {0}", "flags.cp_strategy=ulysses")
+    if case.values.get("rope_scaling_factor") is not None:
+        cure = Fix.of("install it, or remove {0}", "~flags.cp_degree")
+    yield failed(message, cure, where)
+
+
 @plan_rule("olmo_begin_token")
 def begin_token_fits_the_template(case: FlagsCase) -> Iterator[Finding]:
     """open-instruct requires add_bos for an OLMo tokenizer with another template, and refuses it with

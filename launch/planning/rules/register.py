@@ -29,6 +29,7 @@ FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     flags.begin_token_fits_the_template,
     flags.rows_are_a_power_of_two,
     flags.model_has_a_preset,
+    flags.rings_have_their_package,
     data.evaluation_has_data,
     templates.there_is_a_template,
     templates.answers_are_marked,
