@@ -30,8 +30,8 @@ from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.planning.digest_cache import DigestCache
 from launch.planning.machine import Machine, SourceKind, UpstreamState
-from launch.planning.plan import Plan
 from launch.planning.olmo_preset import LISTED
+from launch.planning.plan import Plan
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES

@@ -181,7 +181,9 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")
     chosen = start.checkpoint
-    needs_mark = "exact_resume" in plan.config.trainer.patches  # what open-instruct itself looks for
+    needs_mark = (
+        "exact_resume" in plan.config.trainer.patches
+    )  # what open-instruct itself looks for
     if chosen is not None and needs_mark and not chosen.marked:
         # The checkpoint's content was checked; open-instruct reads only checkpoints with the mark.
         (chosen.path / MARK).write_text(MARK, encoding="utf-8")

@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
-from launch.config.schema import Family, Launcher, RootConfig
+from launch.config.schema import Family, RootConfig
 from launch.errors import UserError
 from launch.planning.adapter import Adapter
 from launch.planning.attention import attention_flags, choose_attention

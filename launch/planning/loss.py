@@ -82,7 +82,9 @@ def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
     if trainer.family == Family.trl and flags.get("average_tokens_across_devices") is False:
         return _weigh_ranks(batch, Fix.of("remove {0}", "~flags.average_tokens_across_devices"))
     averaging = config.recipe.loss_averaging or LossAveraging.micro_batch_means
-    averages_whole_batch = trainer.family == Family.trl or batch.data_ranks * batch.accumulation == 1
+    averages_whole_batch = (
+        trainer.family == Family.trl or batch.data_ranks * batch.accumulation == 1
+    )
     if averages_whole_batch and averaging != LossAveraging.sum:
         averaging = LossAveraging.tokens
     if averaging in EQUAL_WEIGHTS:

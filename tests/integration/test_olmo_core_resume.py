@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration import tiny_stage, warm
-from tests.integration.conftest import finish, launch_in, records, stop_once
+from tests.integration import tiny_stage
+from tests.integration.conftest import finish, records, stop_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("open_instruct")]
 LAST = 10
@@ -32,8 +32,8 @@ STAGES = {
 def tensors_of(folder: Path) -> dict[str, Any]:
     """Return the weights and the optimizer's moments in a checkpoint of OLMo-core, by name."""
     import torch
-    from torch.distributed.checkpoint.format_utils import _EmptyStateDictLoadPlanner
     from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.format_utils import _EmptyStateDictLoadPlanner
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
     state: dict[str, Any] = {}
@@ -135,9 +135,7 @@ def test_the_exported_model_gives_the_logits_of_olmo_core(trained: Path, kind: s
     last = max(output.glob("step*"), key=lambda path: int(path.name[4:]))
     saved = tensors_of(last)
     model.load_state_dict({name: saved[f".model.{name}"] for name in model.state_dict()})
-    tokens = torch.randint(
-        3, vocabulary, (1, 4352), generator=torch.Generator().manual_seed(0)
-    )
+    tokens = torch.randint(3, vocabulary, (1, 4352), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         ours = model(tokens).float()
         theirs = exported(tokens).logits

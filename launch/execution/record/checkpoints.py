@@ -47,9 +47,7 @@ _TRANSFORMERS = _Naming(
     re.compile(r"(?P<unit>checkpoint)-(?P<number>\d+)"), re.compile(r"checkpoint-.*")
 )
 # it writes into `step7-tmp`, and renames that (olmo_core/train/checkpoint.py:479)
-_OLMO_CORE = _Naming(
-    re.compile(r"(?P<unit>step)(?P<number>\d+)"), re.compile(r"step\d+(-tmp)?")
-)
+_OLMO_CORE = _Naming(re.compile(r"(?P<unit>step)(?P<number>\d+)"), re.compile(r"step\d+(-tmp)?"))
 _NAMINGS = (_ACCELERATE, _TRANSFORMERS, _OLMO_CORE)
 
 

@@ -39,7 +39,7 @@ def _resume(context: PatchContext) -> None:
     expected = str(context.value)
 
     @replaces(Trainer, "load_checkpoint")
-    def load_expected(load: Any, self: Any, dir: Any, **options: Any) -> None:  # noqa: A002
+    def load_expected(load: Any, self: Any, dir: Any, **options: Any) -> None:
         if str(dir) != str(self.save_folder):  # weights that a run starts from
             load(self, dir, **options)
             return
@@ -76,9 +76,7 @@ def _keep_position(_: PatchContext) -> None:
     from open_instruct import data_loader
 
     @replaces(data_loader.HFDataLoader, "reshuffle")
-    def shuffle_and_keep(
-        shuffle: Any, self: Any, epoch: int | None = None, **options: Any
-    ) -> None:
+    def shuffle_and_keep(shuffle: Any, self: Any, epoch: int | None = None, **options: Any) -> None:
         is_same_epoch = epoch is not None and epoch == self._epoch
         done = self.batches_processed if is_same_epoch else 0
         shuffle(self, epoch, **options)
