@@ -241,7 +241,8 @@ def _refuse_start(before: Plan, stage: str) -> None:
         message = f"{stage} cannot start from {before.stage}, which trains {FINAL_KINDS[kind]}"
         cure = "end the pipeline there"
         raise refusal("pipeline_model", message, "override pipeline", cure)
-    if not before.config.trainer.output_glob.endswith("config.json"):
+    output = before.config.trainer.output_glob
+    if "*" in output or not output.endswith("config.json"):
         message = f"{before.trainer} writes no model that {stage} can start from"
         cure = f"set {before.stage}:trainer= to another one"
         raise refusal("pipeline_model", message, "override pipeline", cure)

@@ -49,7 +49,8 @@ def build_flags(
     """Build all flags of a run.
 
     `plain` is the configuration as plain data. `paths` has the computed paths: `output` and
-    `tokenized_cache`, and `preset` is OLMo-core's for the model, where it needs one. A flag that two sources set has the value of the later one: launch's computed
+    `tokenized_cache`. `preset` is OLMo-core's for the model, which is a flag unless the user sets
+    it. A flag that two sources set has the value of the later one: launch's computed
     values, the recipe, the trainer's file, `ray`, the user.
 
     Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag,

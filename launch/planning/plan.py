@@ -135,7 +135,8 @@ class Plan:
         """The folder that another stage starts from: below `model_dir` where the trainer keeps
         checkpoints of another library beside it.
         """
-        return self.model_dir / Path(self.config.trainer.output_glob).parent
+        below = Path(self.config.trainer.output_glob).parent
+        return self.model_dir if "*" in str(below) else self.model_dir / below
 
     @property
     def most_unlogged(self) -> int:

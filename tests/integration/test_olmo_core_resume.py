@@ -32,12 +32,12 @@ STAGES = {
 def tensors_of(folder: Path) -> dict[str, Any]:
     """Return the weights and the optimizer's moments in a checkpoint of OLMo-core, by name."""
     import torch
-    from torch.distributed.checkpoint import FileSystemReader
+    from olmo_core.distributed.checkpoint.filesystem import RemoteFileSystemReader
     from torch.distributed.checkpoint.format_utils import _EmptyStateDictLoadPlanner
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
     state: dict[str, Any] = {}
-    reader = FileSystemReader(folder / "model_and_optim")
+    reader = RemoteFileSystemReader(folder / "model_and_optim")
     _load_state_dict(
         state, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True
     )
@@ -136,10 +136,15 @@ def test_the_exported_model_gives_the_logits_of_olmo_core(trained: Path, kind: s
     saved = tensors_of(last)
     model.load_state_dict({name: saved[f".model.{name}"] for name in model.state_dict()})
     tokens = torch.randint(3, vocabulary, (1, 4352), generator=torch.Generator().manual_seed(0))
+    without = AutoModelForCausalLM.from_pretrained(
+        output / "hf_model", dtype=torch.float32, sliding_window=2 * tokens.shape[1]
+    )
     with torch.no_grad():
         ours = model(tokens).float()
         theirs = exported(tokens).logits
-        # what is seen of the first tokens decides nothing behind the window but in one layer
-        exported.config.sliding_window = 64
+        unlimited = without(tokens).logits
+    bound = 1e-4 * float(theirs.abs().max())
     assert ours.shape == theirs.shape
-    assert float((ours - theirs).abs().max()) < 1e-3 * float(theirs.abs().max())
+    assert float((ours - theirs).abs().max()) < bound
+    # the window decides: without it the tokens behind it have other logits
+    assert float((ours - unlimited)[:, 4096:].abs().max()) > bound

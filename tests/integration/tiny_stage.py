@@ -84,8 +84,8 @@ _ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"ty
 
 
 def make_function_rows(folder: Path) -> tuple[Path, Path]:
-    """Write chats and preference pairs in the shape of Dolci's rows: half of them call a function,
-    the other half think before they answer.
+    """Write chats, and half as many preference pairs, in the shape of Dolci's rows: every second one
+    calls a function, the others think before they answer.
     """
     draw = random.Random(1)
     chats: list[dict[str, object]] = []
@@ -108,7 +108,7 @@ def make_function_rows(folder: Path) -> tuple[Path, Path]:
         pairs.append({"id": f"row-{number}", "chosen": good, "rejected": bad})
     return (
         _write(folder / "chats" / "train.jsonl", chats),
-        _write(folder / "pairs" / "train.jsonl", pairs),
+        _write(folder / "pairs" / "train.jsonl", pairs[: ROWS // 2]),
     )
 
 

@@ -26,6 +26,7 @@ class OlmoCoreCollector:
         # what the steps change; None until the first one begins
         self._updates: Updates | None = None
         self._rate_check: optimizer.RateCheck | None = None
+        self._is_refuted = False  # whether what was saved is not what was trained
 
     @property
     def has_begun(self) -> bool:
@@ -124,8 +125,11 @@ class OlmoCoreCollector:
         if self._rate_check is not None:
             evidence += self._rate_check.summary()
         for item in evidence:
+            if item.what == "saved_weights" and self._is_refuted:
+                continue  # the finding on the checkpoint stays
             if is_first_rank or item.verdict == REFUTED:
                 events.emit("evidence", **item.fields())
+            self._is_refuted |= item.what == "saved_weights" and item.verdict == REFUTED
         if is_first_rank and is_last and followed is not None:
             events.emit("saved", step=self._trainer.global_step)
 
