@@ -21,8 +21,13 @@ from launch.planning.chat_template import read_template
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import resolve_run, run_name
-from launch.planning.model_folder import find_foreign_pickle, find_model_faults, hub_snapshot
-from launch.planning.saved_model import EXPORT, run_of
+from launch.planning.model_folder import (
+    EXPORT,
+    find_foreign_pickle,
+    find_model_faults,
+    hub_snapshot,
+)
+from launch.planning.saved_model import run_of
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
