@@ -21,7 +21,7 @@ from launch.planning.digest_cache import DigestCache
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
-from launch.worker.patches import EVIDENCE_PATCHES, RESUME_PATCHES
+from launch.worker.patches import EVIDENCE_PATCHES, EXACT_RESUME, RESUME_PATCHES
 
 _RESTART = Fix.of("{0} archives this run and starts over", "restart=true")
 _SHORT = 600.0  # seconds of training that may be lost without the user's restart=true
@@ -181,9 +181,7 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")
     chosen = start.checkpoint
-    needs_mark = (
-        "exact_resume" in plan.config.trainer.patches
-    )  # what open-instruct itself looks for
+    needs_mark = _resume_patch(plan) == EXACT_RESUME  # what open-instruct itself looks for
     if chosen is not None and needs_mark and not chosen.marked:
         # The checkpoint's content was checked; open-instruct reads only checkpoints with the mark.
         (chosen.path / MARK).write_text(MARK, encoding="utf-8")
@@ -207,10 +205,16 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     if plan.config.trainer.family == Family.trl:
         flags = ("--resume_from_checkpoint", str(chosen.path))
         return replace(plan, command=(*before, *expected, *after, *flags))
-    name = next(name for name in plan.config.trainer.patches if name in RESUME_PATCHES)
-    patch = f"{name}={chosen.path.name}"
+    patch = f"{_resume_patch(plan)}={chosen.path.name}"
     command = (*before, "--patch", patch, *expected, *after)
     return replace(plan, command=command, patches=(*plan.patches, patch))
+
+
+def _resume_patch(plan: Plan) -> str | None:
+    """Return the patch with which a plan's trainer resumes; None for TRL's, which have none."""
+    named = (name for name in plan.config.trainer.patches if name in RESUME_PATCHES)
+    default = EXACT_RESUME if plan.config.trainer.family == Family.open_instruct else None
+    return next(named, default)
 
 
 def _short_interruption(plan: Plan) -> float | None:

@@ -75,10 +75,12 @@ PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch i
 # the patches that check the requested settings; each trainer has at most one
 EVIDENCE_PATCHES = (shared.EVIDENCE.id, olmo_core.EVIDENCE.id)
 # the patches that a resumed run gets, with its checkpoint; a trainer of open-instruct has at most one
-RESUME_PATCHES = (resume.RESUME.id, olmo_core_resume.RESUME.id)
+EXACT_RESUME = resume.RESUME.id
+RESUME_PATCHES = (EXACT_RESUME, olmo_core_resume.RESUME.id)
 
 __all__ = [
     "EVIDENCE_PATCHES",
+    "EXACT_RESUME",
     "PATCHES",
     "RESUME_PATCHES",
     "PatchContext",
