@@ -30,8 +30,8 @@ from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.planning.digest_cache import DigestCache
 from launch.planning.machine import Machine, SourceKind, UpstreamState
+from launch.planning.olmo_preset import LISTED
 from launch.planning.plan import Plan
-from launch.planning.rules.flags import PRESETS
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES
@@ -151,7 +151,7 @@ def fixed_machine(
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),
         schemas=_locked_schemas(),
         # any model is built
-        registries={flag: names for flag, names in load_lock().names.items() if flag != PRESETS},
+        registries={flag: names for flag, names in load_lock().names.items() if flag != LISTED},
         digests=FixedDigests(digest),
     )
 

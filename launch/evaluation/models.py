@@ -21,8 +21,13 @@ from launch.planning.chat_template import read_template
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import resolve_run, run_name
-from launch.planning.model_folder import find_foreign_pickle, find_model_faults, hub_snapshot
-from launch.planning.saved_model import EXPORT, run_of
+from launch.planning.model_folder import (
+    EXPORT,
+    find_foreign_pickle,
+    find_model_faults,
+    hub_snapshot,
+)
+from launch.planning.saved_model import run_of
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -127,7 +132,7 @@ def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
             on_hub = replace(model, label=base, folder=Path(base), run=None)
             chain.insert(0, replace(on_hub, adapter=None, quantized=False))
             break
-        run = path.parent if (path.parent / "plan.json").is_file() else None
+        run = next((at for at in list(path.parents)[:2] if (at / "plan.json").is_file()), None)
         label = run_name(run) if run else "base"
         chain.insert(0, _describe_model(label, path, run))
     return tuple(chain)

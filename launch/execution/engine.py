@@ -153,7 +153,7 @@ def _describe_output(plan: Plan) -> str:
     if (plan.model_dir / ADAPTER_CONFIG).is_file():
         command = command_for("merge", plan.folder)
         return f"the adapter is in {plan.model_dir}; `{command}` merges it into its base model"
-    return f"the model is in {plan.model_dir}"
+    return f"the model is in {plan.saved_model}"
 
 
 def _run_recorded(  # noqa: PLR0917

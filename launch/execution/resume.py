@@ -11,7 +11,7 @@ from launch import resources
 from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.display import format_duration
-from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
+from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
 from launch.execution.record.format import in_the_way
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping, number, objects
@@ -21,6 +21,7 @@ from launch.planning.digest_cache import DigestCache
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
+from launch.worker.patches import EVIDENCE_PATCHES, EXACT_RESUME, RESUME_PATCHES
 
 _RESTART = Fix.of("{0} archives this run and starts over", "restart=true")
 _SHORT = 600.0  # seconds of training that may be lost without the user's restart=true
@@ -76,7 +77,7 @@ def decide_start(plan: Plan) -> AttemptStart:
         return AttemptStart()
     if plan.config.restart:
         return AttemptStart(restart_reason="restart=true")
-    layout = Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage)
+    layout = layout_of(plan)
     checkpoints = find_checkpoints(plan.model_dir, layout)
     if not checkpoints and last_logged_step(plan.folder) == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
@@ -180,7 +181,7 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")
     chosen = start.checkpoint
-    needs_mark = plan.config.trainer.family == Family.open_instruct
+    needs_mark = _resume_patch(plan) == EXACT_RESUME  # what open-instruct itself looks for
     if chosen is not None and needs_mark and not chosen.marked:
         # The checkpoint's content was checked; open-instruct reads only checkpoints with the mark.
         (chosen.path / MARK).write_text(MARK, encoding="utf-8")
@@ -198,14 +199,22 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     # The worker stops a run that does not continue at the checkpoint's step. A checkpoint named
     # after an epoch does not have the step in its name.
     expected: tuple[str, ...] = ()
-    if chosen.unit == "step" and "evidence" in plan.patches:
+    proves_steps = not set(EVIDENCE_PATCHES).isdisjoint(plan.patches)
+    if chosen.unit == "step" and proves_steps:
         expected = ("--expect", f"resumed_step={chosen.number}")
     if plan.config.trainer.family == Family.trl:
         flags = ("--resume_from_checkpoint", str(chosen.path))
         return replace(plan, command=(*before, *expected, *after, *flags))
-    patch = f"exact_resume={chosen.path.name}"
+    patch = f"{_resume_patch(plan)}={chosen.path.name}"
     command = (*before, "--patch", patch, *expected, *after)
     return replace(plan, command=command, patches=(*plan.patches, patch))
+
+
+def _resume_patch(plan: Plan) -> str | None:
+    """Return the patch with which a plan's trainer resumes; None for TRL's, which have none."""
+    named = (name for name in plan.config.trainer.patches if name in RESUME_PATCHES)
+    default = EXACT_RESUME if plan.config.trainer.family == Family.open_instruct else None
+    return next(named, default)
 
 
 def _short_interruption(plan: Plan) -> float | None:

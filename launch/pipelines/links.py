@@ -219,7 +219,7 @@ def plan_link(
         if before is not None:
             _refuse_start(before, stage)
             adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
-            model_path = str(adapter.merged if adapter else before.model_dir)
+            model_path = str(adapter.merged if adapter else before.saved_model)
             if not re.fullmatch(r"[\w./-]+", model_path):
                 model_path = quote_text(model_path)
             argv.append(f"model.path={model_path}")
@@ -241,7 +241,8 @@ def _refuse_start(before: Plan, stage: str) -> None:
         message = f"{stage} cannot start from {before.stage}, which trains {FINAL_KINDS[kind]}"
         cure = "end the pipeline there"
         raise refusal("pipeline_model", message, "override pipeline", cure)
-    if before.config.trainer.output_glob != "config.json":
+    output = before.config.trainer.output_glob
+    if "*" in output or not output.endswith("config.json"):
         message = f"{before.trainer} writes no model that {stage} can start from"
         cure = f"set {before.stage}:trainer= to another one"
         raise refusal("pipeline_model", message, "override pipeline", cure)
@@ -311,7 +312,7 @@ def _tokenizer_problems(plan: Plan, before: Plan) -> Iterator[Finding]:
     flag = "tokenizer_name_or_path"
     tokenizer = plan.config.flags.get(flag)
     trained_with = before.config.flags.get(flag) or before.inputs.model.reference
-    if tokenizer and tokenizer not in (trained_with, str(before.model_dir)):
+    if tokenizer and tokenizer not in (trained_with, str(before.saved_model)):
         message = (
             f"{plan.stage} tokenizes with {tokenizer}, "
             f"and {before.stage} trained the model with {trained_with}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
-from launch.config.schema import Family, Launcher, RootConfig
+from launch.config.schema import Family, RootConfig
 from launch.errors import UserError
 from launch.planning.adapter import Adapter
 from launch.planning.attention import attention_flags, choose_attention
@@ -47,14 +47,8 @@ from launch.planning.lengths import lengths_file
 from launch.planning.library_key_check import check_library_files
 from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine, this_machine
-from launch.planning.parallel import (
-    Batch,
-    Parallel,
-    resolve_parallel,
-    resolve_width,
-    split_batch,
-    split_token_batch,
-)
+from launch.planning.olmo_preset import LISTED, needed_preset
+from launch.planning.parallel import resolve_parallel, resolve_width, share_batch
 from launch.planning.plan import Plan
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
 from launch.planning.rlvr import uses_vllm
@@ -183,7 +177,7 @@ def _build(
     facts = PlanFacts(config, composed.plain, origins, parallel)
     settings = SettingsCase(config, origins, parallel, environ, lora, continued, shape)
     setting_warnings = check_settings(settings, find_by_rules(facts, with_flags=False))
-    batch = _share_batch(config, parallel)
+    batch = share_batch(config, origins, parallel)
 
     # The content of what is on this machine.
     not_read = (None,) * len(inputs.mixture)
@@ -202,6 +196,7 @@ def _build(
         paths={"output": unnamed_output, "tokenized_cache": str(cache / content.tokenized)},
         lora=lora,
         template=template,
+        preset=needed_preset(trainer, inputs.model, shape, machine.registries.get(LISTED, ())),
     )
     attention = choose_attention(config, parallel, built.flags, machine)
     patches = choose_patches(config, parallel, inputs, built)
@@ -351,20 +346,6 @@ def _continued_adapter(config: RootConfig, inputs: Inputs, pending: PendingModel
     if not continues_adapter(config):
         return None
     return inputs.model.adapter or pending.adapter
-
-
-def _share_batch(config: RootConfig, parallel: Parallel) -> Batch:
-    """Return how the ranks share the global batch. Raises UserError: batch_not_divisible."""
-    recipe = config.recipe
-    if config.trainer.launcher == Launcher.ray:
-        # Ray's learners take packed rows of as many completions as fit
-        return Batch(recipe.global_batch_size, recipe.per_device_batch_size, 1, 1)
-    ranks = parallel.width.world_size
-    tokens = recipe.global_batch_tokens
-    if tokens is not None:
-        length, per_device = recipe.max_seq_length, recipe.per_device_batch_size
-        return split_token_batch(tokens, length, per_device, ranks)
-    return split_batch(recipe.global_batch_size, recipe.per_device_batch_size, ranks)
 
 
 def _known_names(machine: Machine, template: ChatTemplate | None) -> dict[str, Sequence[str]]:

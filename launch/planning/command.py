@@ -159,6 +159,7 @@ def patch_conditions(
         "olmo_core_documents": packs,
         "olmo_core_on_cpu": on_cpu,
         "olmo_core_single_step": parallel.width.world_size == 1 and not on_cpu,
+        "olmo_core_resume": None,  # likewise
         "preview": None,  # is added by `preview` and `check`
         "token_sums": config.recipe.loss_averaging == LossAveraging.sum,
         "token_weighting": config.recipe.loss_averaging == LossAveraging.tokens,
@@ -213,8 +214,11 @@ _NOT_DECISIVE = (
     "dpo_steps",
     "finetune_steps",
     "lengths",
+    "olmo_core_async_saves",
+    "olmo_core_export",
     "olmo_core_first_checkpoint",
     "olmo_core_packed_data",
+    "olmo_core_signals",
     "olmo_core_steps",
     "reward_steps",
     "saving",

@@ -22,7 +22,7 @@ from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConf
 from launch.errors import UserError
 from launch.planning.lora import requested_lora
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import Parallel
+from launch.planning.parallel import CONTEXT_FLAG, Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import OLMO_CORE_SFT
@@ -107,6 +107,9 @@ def requested_settings(
             requested.pop(key, None)
     if not config.flags.keys().isdisjoint((*_ORDER_FLAGS, *_SPLIT_SAMPLES)):
         requested.pop("seed", None)
+    degree = config.flags.get(CONTEXT_FLAG)
+    if config.trainer.name == OLMO_CORE_SFT and isinstance(degree, int) and degree > 1:
+        requested["context_parallel"] = str(degree)
     max_steps = recipe_mapping(config.trainer, "max_steps")
     if flags_of_key(max_steps) & config.flags.keys():
         requested.pop("epochs", None)

@@ -44,11 +44,13 @@ def build_flags(
     paths: Mapping[str, str],
     lora: Lora | None = None,
     template: ChatTemplate | None = None,
+    preset: str | None = None,
 ) -> Flags:
     """Build all flags of a run.
 
     `plain` is the configuration as plain data. `paths` has the computed paths: `output` and
-    `tokenized_cache`. A flag that two sources set has the value of the later one: launch's computed
+    `tokenized_cache`. `preset` is OLMo-core's for the model, which is a flag unless the user sets
+    it. A flag that two sources set has the value of the later one: launch's computed
     values, the recipe, the trainer's file, `ray`, the user.
 
     Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag,
@@ -78,6 +80,8 @@ def build_flags(
     refused = () if "refused_flag" in config.allow else flags_with_rule(facts, "refused_flag")
     user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags, refused)
     flags |= user_flags
+    if preset is not None and "config_name" not in flags:
+        flags["config_name"] = Flag(preset, BY_LAUNCH)
     problems += user_problems
     if "add_bos" not in flags and needed_begin_token(trainer, flags):
         flags["add_bos"] = Flag(True, BY_LAUNCH)

@@ -82,7 +82,9 @@ def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
     if trainer.family == Family.trl and flags.get("average_tokens_across_devices") is False:
         return _weigh_ranks(batch, Fix.of("remove {0}", "~flags.average_tokens_across_devices"))
     averaging = config.recipe.loss_averaging or LossAveraging.micro_batch_means
-    averages_whole_batch = trainer.family == Family.trl or batch.width * batch.accumulation == 1
+    averages_whole_batch = (
+        trainer.family == Family.trl or batch.data_ranks * batch.accumulation == 1
+    )
     if averages_whole_batch and averaging != LossAveraging.sum:
         averaging = LossAveraging.tokens
     if averaging in EQUAL_WEIGHTS:
@@ -99,7 +101,7 @@ def _weigh_ranks(batch: Batch, cure: Fix) -> LossWeighting:
     """Return the weighting of a trainer whose ranks average over their own tokens. `cure` is what
     changes that.
     """
-    if batch.width == 1:
+    if batch.data_ranks == 1:
         return LossWeighting(_BY_AVERAGING[LossAveraging.tokens])
     text = "the mean over the tokens of each rank's samples, then over the ranks"
     return LossWeighting(text, _VARIES_BY_RANK, cure)

@@ -90,7 +90,11 @@ class Machine:
     @property
     def has_flash_attention(self) -> bool:
         """Whether flash-attn is installed for the trainer: faster to find out than its version."""
-        return any((folder / "flash_attn").is_dir() for folder in self.packages)
+        return self.has_package("flash_attn")
+
+    def has_package(self, name: str) -> bool:
+        """Whether a package is installed for the trainer, by the name that it is imported by."""
+        return any((folder / name).is_dir() for folder in self.packages)
 
 
 def this_machine(

@@ -68,6 +68,7 @@ _NO_PART = (
     "digests.json",
     "merge.json",
 )
+EXPORT = "hf_model"  # the folder of a model of transformers beside checkpoints of OLMo-core
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -82,6 +83,16 @@ def is_no_part(name: str) -> bool:
 def is_model_folder(folder: Path) -> bool:
     """Return whether a folder holds a model or an adapter, complete or not."""
     return any((folder / name).exists() for name in ("config.json", "adapter_config.json"))
+
+
+def find_saved_model(folder: Path) -> Path:
+    """Return where the model of a trainer's output folder is: in the folder, or where that has no
+    configuration in the one below it that open-instruct exports into (dpo.py:98).
+    """
+    exported = folder / EXPORT
+    if not is_model_folder(folder) and (exported / "config.json").is_file():
+        return exported
+    return folder
 
 
 def find_output_faults(output: Path, output_glob: str) -> list[str]:

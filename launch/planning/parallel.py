@@ -14,6 +14,7 @@ from launch.config.origins import Origin, Origins
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Buckets, Device, Family, Launcher, Mode, RootConfig, TrainerConfig
 from launch.errors import refusal
+from launch.upstream.trainers import OLMO_CORE_SFT
 from launch.worker.finding import Fix
 
 
@@ -237,6 +238,7 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
     return requested
 
 
+CONTEXT_FLAG = "cp_degree"  # of context parallelism
 _VALUES_SHOWN = 8  # in a message
 
 
@@ -248,6 +250,12 @@ class Batch:
     per_device: int  # samples of one forward pass of one rank
     accumulation: int  # forward passes of one rank per optimizer step
     width: int  # ranks
+    ranks_per_row: int = 1  # ranks that compute a row together, by context parallelism
+
+    @property
+    def data_ranks(self) -> int:
+        """The ranks that have rows of their own: those that share a row count as one."""
+        return self.width // self.ranks_per_row
 
     @property
     def samples_per_rank(self) -> int:
@@ -256,55 +264,115 @@ class Batch:
 
     def __str__(self) -> str:
         ranks = "1 rank" if self.width == 1 else f"{self.width} ranks"
+        if self.ranks_per_row > 1:
+            ranks += f" / {self.ranks_per_row} per row"
         return (
             f"{self.global_} = {ranks} x {self.per_device} per device x {self.accumulation} "
             "accumulation"
         )
 
 
-def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
+def share_batch(config: RootConfig, origins: Origins, parallel: Parallel) -> Batch:
+    """Return how the ranks share the global batch.
+
+    Raises UserError: batch_not_divisible, context_parallel.
+    """
+    recipe = config.recipe
+    if config.trainer.launcher == Launcher.ray:
+        # Ray's learners take packed rows of as many completions as fit
+        return Batch(recipe.global_batch_size, recipe.per_device_batch_size, 1, 1)
+    width = parallel.width
+    shared = resolve_ranks_per_row(config, origins, width)
+    size = recipe.per_device_batch_size
+    tokens = recipe.global_batch_tokens
+    if tokens is not None:
+        return split_token_batch(tokens, recipe.max_seq_length, size, width.world_size, shared)
+    return split_batch(recipe.global_batch_size, size, width.world_size, shared)
+
+
+def split_batch(global_batch: int, per_device: int, width: int, ranks_per_row: int = 1) -> Batch:
     """Split a global batch over ranks and accumulation steps.
 
+    `ranks_per_row` of the `width` ranks compute a row together, and count as one.
+
     Raises UserError: batch_not_divisible (with the values that would work).
     """
-    accumulation, rest = divmod(global_batch, per_device * width)
+    data_ranks = width // ranks_per_row
+    accumulation, rest = divmod(global_batch, per_device * data_ranks)
     if rest or not accumulation:
-        ranks = "rank" if width == 1 else "ranks"
+        ranks = "rank" if data_ranks == 1 else "ranks"
+        if ranks_per_row > 1:
+            ranks += f" ({width} GPUs, {ranks_per_row} to a row)"
         samples = "sample" if per_device == 1 else "samples"
         message = (
-            f"global batch {global_batch} is not divisible by {width} {ranks} x "
+            f"global batch {global_batch} is not divisible by {data_ranks} {ranks} x "
             f"{per_device} {samples}"
         )
-        cure = _suggest_values(global_batch, per_device, width)
+        cure = _suggest_values(global_batch, per_device, data_ranks, ranks_per_row)
         raise refusal("batch_not_divisible", message, None, cure)
-    return Batch(global_batch, per_device, accumulation, width)
+    return Batch(global_batch, per_device, accumulation, width, ranks_per_row)
 
 
-def split_token_batch(tokens: int, length: int, per_device: int, width: int) -> Batch:
+def resolve_ranks_per_row(config: RootConfig, origins: Origins, width: Width) -> int:
+    """Return how many ranks compute a row together: flags.cp_degree of olmo_core_finetune, else 1.
+
+    The ranks of a node have to be a multiple of it: the script shards a model over those of a node
+    that remain (olmo_core_finetune.py:213-214), which would be none. Raises UserError:
+    context_parallel.
+    """
+    degree = config.flags.get(CONTEXT_FLAG)
+    if config.trainer.name != OLMO_CORE_SFT or not isinstance(degree, int) or degree <= 1:
+        return 1
+    where = origins.of(f"flags.{CONTEXT_FLAG}").where
+    if width.device == Device.cpu:
+        message = f"flags.{CONTEXT_FLAG}={degree} splits a row over GPUs, and the device is cpu"
+        cure = Fix.of("remove it, or set {1}", f"~flags.{CONTEXT_FLAG}", f"gpus={degree}")
+        raise refusal("context_parallel", message, where, cure)
+    if width.local % degree:
+        fits = [f"flags.{CONTEXT_FLAG}={value}" for value in divisors(width.local) if value > 1]
+        message = f"flags.{CONTEXT_FLAG}={degree} does not divide the {width.local} GPUs of a node"
+        ways = [f"~flags.{CONTEXT_FLAG}", f"gpus={degree}", *fits]
+        sentence = "remove it, or set {1}"
+        if fits:
+            others = ", ".join(fits[1:])
+            sentence += " or {2}" + (f" (also {others})" if others else "")
+        raise refusal("context_parallel", message, where, Fix.of(sentence, *ways))
+    return degree
+
+
+def split_token_batch(
+    tokens: int, length: int, per_device: int, width: int, ranks_per_row: int = 1
+) -> Batch:
     """Split a global batch of `tokens` tokens, in rows of `length`, over ranks and accumulation
-    steps.
+    steps. `ranks_per_row` of the `width` ranks compute a row together, and count as one.
 
     Raises UserError: batch_not_divisible (with the values that would work).
     """
-    if tokens % (length * per_device * width) == 0:
-        return split_batch(tokens // length, per_device, width)
-    ranks = "rank" if width == 1 else "ranks"
+    data_ranks = width // ranks_per_row
+    if tokens % (length * per_device * data_ranks) == 0:
+        return split_batch(tokens // length, per_device, width, ranks_per_row)
+    ranks = "rank" if data_ranks == 1 else "ranks"
+    if ranks_per_row > 1:
+        ranks += f" ({width} GPUs, {ranks_per_row} to a row)"
     rows = "row" if per_device == 1 else "rows"
     message = (
-        f"a global batch of {tokens} tokens is not divisible by {width} {ranks} x {per_device} "
-        f"{rows} x {length} tokens"
+        f"a global batch of {tokens} tokens is not divisible by {data_ranks} {ranks} x "
+        f"{per_device} {rows} x {length} tokens"
     )
-    cure = _suggest_for_tokens(tokens, length, per_device, width)
+    cure = _suggest_for_tokens(tokens, length, per_device, data_ranks, ranks_per_row)
     raise refusal("batch_not_divisible", message, None, cure)
 
 
-def _suggest_for_tokens(tokens: int, length: int, per_device: int, width: int) -> str:
+def _suggest_for_tokens(
+    tokens: int, length: int, per_device: int, width: int, ranks_per_row: int
+) -> str:
     """Return a text with the values of each of the four numbers that would work with the other
-    three as they are.
+    three as they are. `width` counts ranks that have rows of their own.
     """
     suggestions = []
     if tokens % (length * per_device) == 0:
-        widths = divisors(tokens // (length * per_device))
+        data_ranks = divisors(tokens // (length * per_device))
+        widths = [count * ranks_per_row for count in data_ranks]
         suggestions.append(f"a width of {_join(_abbreviate(widths))}")
     if tokens % (length * width) == 0:
         per_devices = divisors(tokens // (length * width))
@@ -331,13 +399,13 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *large})
 
 
-def _suggest_values(global_batch: int, per_device: int, width: int) -> str:
+def _suggest_values(global_batch: int, per_device: int, width: int, ranks_per_row: int) -> str:
     """Return a text with the values of each of the three numbers that would work with the other
-    two as they are.
+    two as they are. `width` counts the ranks that share a row as one.
     """
     suggestions = []
     if global_batch % per_device == 0:
-        widths = divisors(global_batch // per_device)
+        widths = [ranks_per_row * ranks for ranks in divisors(global_batch // per_device)]
         suggestions.append(f"a width of {_join(_abbreviate(widths))}")
     if global_batch % width == 0:
         per_devices = divisors(global_batch // width)

@@ -131,6 +131,14 @@ class Plan:
         return self.folder / "model"
 
     @property
+    def saved_model(self) -> Path:
+        """The folder that another stage starts from: below `model_dir` where the trainer keeps
+        checkpoints of another library beside it.
+        """
+        below = Path(self.config.trainer.output_glob).parent
+        return self.model_dir if "*" in str(below) else self.model_dir / below
+
+    @property
     def most_unlogged(self) -> int:
         """The largest number of steps that the run can have done since the last one that it
         logged.

@@ -16,10 +16,15 @@ from launch.digests import Digest, describe_file_changes, digest_folder
 from launch.errors import UserError
 from launch.files import read_json_object
 from launch.planning.input_source import MERGE, InputSource
-from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot, is_no_part
+from launch.planning.model_folder import (
+    EXPORT,
+    NO_TOKENIZER,
+    find_model_faults,
+    hub_snapshot,
+    is_no_part,
+)
 from launch.worker.finding import Finding, Fix
 
-EXPORT = "hf_model"  # the folder that dpo.py exports into, at most one below its output (dpo.py:97)
 _CURE = "restore the file, or move the changed model to a folder of its own and name that"
 
 

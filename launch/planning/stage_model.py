@@ -15,6 +15,7 @@ from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_ya
 from launch.planning.find_runs import find_run, find_runs
 from launch.planning.folders import runs_folder
 from launch.planning.input_source import MERGE, InputSource, check_build, local_path
+from launch.planning.model_folder import EXPORT, find_saved_model
 from launch.worker.finding import Fix
 
 
@@ -101,11 +102,13 @@ def _resolve_local_model(path: Path, config: RootConfig, origins: Origins) -> In
             message = f"the run in {path} is not finished, so it has no model"
             raise _unfinished_run(message, provenance)
         path = path / "model"
+    path = find_saved_model(path)
     is_merged = path.name == MERGED
     # RUN/merged is made from RUN/model, which may still be to come
     folder = path.with_name("model") if is_merged else path
     # the model of a run that is still to finish may be half written
-    is_pending = bool(config.model.trained_by) and not (folder.parent / "DONE").is_file()
+    run = folder.parents[1] if folder.name == EXPORT else folder.parent
+    is_pending = bool(config.model.trained_by) and not (run / "DONE").is_file()
     adapter = None if is_pending else read_adapter(folder)
     if adapter is not None:
         return _resolve_adapter(adapter, config, origins)

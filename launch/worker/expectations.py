@@ -63,6 +63,7 @@ EVIDENCE = (
     "kl_beta",
     "clip_range",
     "response_length",
+    "context_parallel",  # ranks that compute a row together
     "resumed_step",  # optimizer steps done before the first step of this process
     "reward_variance",  # of RLVR (launch/worker/trl_rlvr.py), on the start model
     "complete_answers",

@@ -18,7 +18,7 @@ from launch.config.recipe_keys import recipe_mapping
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
-from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
+from launch.worker.patches import EVIDENCE_PATCHES, PATCHES, RESUME_PATCHES
 from launch.worker.trl_entry import SCRIPTS
 from tests.test_registers import RENEW, lacks, page
 
@@ -69,8 +69,8 @@ def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
                 "patches has preview, or unsupported_because.preview the reason why its samples "
                 "cannot be shown"
             )
-        if content.get("resumable") and "exact_resume" not in patches:
-            yield "resumable needs exact_resume"
+        if content.get("resumable") and set(RESUME_PATCHES).isdisjoint(patches):
+            yield f"resumable needs {' or '.join(RESUME_PATCHES)}"
     trainer = TrainerConfig(**{key: content[key] for key in ("name", "kind", "family", "launcher")})
     for key, value, patch in (
         ("balanced", "true", "balanced_batches"),
@@ -143,7 +143,7 @@ def test_a_half_added_trainer_is_told_everything() -> None:
             "patches has preview, or unsupported_because.preview the reason why its samples "
             "cannot be shown"
         ),
-        "resumable needs exact_resume",
+        "resumable needs exact_resume or olmo_core_resume",
         "recipe.balanced=true needs the patch balanced_batches",
         "recipe.loss_averaging=tokens needs the patch token_weighting",
         "launch.accumulation is missing: name its flag",

@@ -127,6 +127,42 @@ def trained_adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def olmo3_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder of Olmo 3's kind: three layers of four see 4,096 tokens back. Its template
+    writes the definitions and calls of functions, as Dolci's rows have them.
+    """
+    torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    pytest.importorskip("olmo_core", reason="the `open-instruct` dependencies are not installed")
+    from transformers import AutoTokenizer, Olmo3Config, Olmo3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("third")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_stage.make(folder).model)
+    tokenizer.bos_token = tokenizer.eos_token
+    tokenizer.chat_template = tiny_stage.FUNCTIONS_TEMPLATE
+    torch.manual_seed(0)
+    model = Olmo3ForCausalLM(
+        Olmo3Config(  # the shape of OLMo-core's preset olmo3_14M
+            vocab_size=len(tokenizer),
+            hidden_size=128,
+            intermediate_size=512,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=8,
+            rms_norm_eps=1e-6,
+            rope_theta=500_000.0,
+            max_position_embeddings=8192,
+            sliding_window=4096,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+    model.save_pretrained(folder / "third")
+    tokenizer.save_pretrained(folder / "third")
+    return folder / "third"
+
+
+@pytest.fixture(scope="session")
 def olmo_stage(tmp_path_factory: pytest.TempPathFactory) -> tiny_stage.TinyStage:
     """The tiny stage with an OLMo-2 of 2 million parameters: OLMo-core takes no Llama."""
     torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")

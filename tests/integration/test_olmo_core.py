@@ -72,7 +72,9 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
     assert found["isolation"]["found"] == "no attention across documents"
     assert found["sharding"]["found"].startswith("fsdp")
     assert found["reference_logprobs"]["found"].startswith("64 pairs in ")
-    assert list(folder.glob("model/*/hf_model/model.safetensors")) and (folder / "DONE").is_file()
+    assert (folder / "model" / "hf_model" / "model.safetensors").is_file() and (
+        folder / "DONE"
+    ).is_file()
     order = [
         event["phase"] for event in records(folder / "events.jsonl") if event["kind"] == "phase"
     ]
@@ -109,8 +111,11 @@ def test_sft_tokenises_first_and_not_twice(
     found = verdicts(folder)
     assert {item["verdict"] for item in found.values() if item["verdict"] is not None} == {"proven"}
     assert (
-        found.keys() >= WEIGHTS
-        and "8 saved tensors were compared" in found["saved_weights"]["note"]
+        found.keys() >= WEIGHTS and "saved tensors were compared" in found["saved_weights"]["note"]
+    )
+    assert found["saved_weights"]["how"].startswith("two rows of each tensor in hf_model/")
+    assert (folder / "model" / "hf_model" / "model.safetensors").is_file() and list(
+        folder.glob("model/step3")
     )
     assert (found["packing"]["found"], found["isolation"]["found"]) == (
         "bins",

@@ -22,6 +22,16 @@ ANSWER = (
 OTHER = "{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
 
 
+# The definitions of functions are in a system turn, the calls in an answer, as Dolci's rows have them.
+FUNCTIONS_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] or '' }}"
+    "{% if message.get('functions') %} can call {{ message['functions'] }}{% endif %}"
+    "{% if message.get('function_calls') %}<call>{{ message['function_calls'] }}</call>{% endif %}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
 def marked_template(answer: str = ANSWER, other: str = OTHER) -> str:
     """A chat template with marks, of which a variant replaces the part of an answer or that of
     another turn.
@@ -67,6 +77,38 @@ def make_data(folder: Path) -> tuple[Path, Path]:
     ]
     return _write(folder / "chats" / "train.jsonl", chats), _write(
         folder / "preferences" / "train.jsonl", pairs
+    )
+
+
+_ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+
+
+def make_function_rows(folder: Path) -> tuple[Path, Path]:
+    """Write chats, and half as many preference pairs, in the shape of Dolci's rows: every second one
+    calls a function, the others think before they answer.
+    """
+    draw = random.Random(1)
+    chats: list[dict[str, object]] = []
+    pairs: list[dict[str, object]] = []
+    for number in range(ROWS):
+        a, b = draw.randrange(100), draw.randrange(100)
+        question = {"role": "user", "content": f"What is {a} plus {b}?"}
+        thought = f"<think>{a} and {b} give {a + b}.</think> {a + b}."
+        good = [question, {"role": "assistant", "content": thought}]
+        if number % 2:
+            good = [
+                {"role": "system", "content": "You add.", "functions": json.dumps([_ADD])},
+                question,
+                {"role": "assistant", "content": "", "function_calls": f"add(a={a}, b={b})"},
+                {"role": "environment", "content": str(a + b)},
+                {"role": "assistant", "content": f"It is {a + b}."},
+            ]
+        bad = [*good[:-1], {"role": "assistant", "content": "I would rather not say."}]
+        chats.append({"id": f"row-{number}", "messages": good, "source_dataset": "sums"})
+        pairs.append({"id": f"row-{number}", "chosen": good, "rejected": bad})
+    return (
+        _write(folder / "chats" / "train.jsonl", chats),
+        _write(folder / "pairs" / "train.jsonl", pairs[: ROWS // 2]),
     )
 
 

@@ -76,6 +76,7 @@ MISTAKES = {
             "pipeline=sft,dpo",
             "gpus=8",
             "sft:trainer=olmo_core_finetune",
+            "sft:trainer.output_glob='step*'",
             "model=olmo2_1b",
             "sft:recipe.packing=bins",
         ),

@@ -373,6 +373,36 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         ],
     ),
     (
+        "context_parallel_rows",
+        "olmo_core_finetune",
+        {"cp_degree": 2, "recipe.per_device_batch_size": 2},
+        [{"cp_degree": 2}, {"cp_degree": 1, "recipe.per_device_batch_size": 2}],
+    ),
+    (
+        "ulysses_rope_scaling",
+        "olmo_core_finetune",
+        {"cp_strategy": "ulysses", "cp_degree": 2, "rope_scaling_factor": 8},
+        [
+            {"cp_strategy": "ulysses", "cp_degree": 2},
+            {"cp_strategy": "llama3", "cp_degree": 2, "rope_scaling_factor": 8},
+            {"cp_strategy": "ulysses", "rope_scaling_factor": 8},
+        ],
+    ),
+    (
+        "budget_at_long_rows",
+        "olmo_core_finetune",
+        {"activation_memory_budget": 0.5, "recipe.max_seq_length": 32768},
+        [
+            {"activation_memory_budget": 0.5, "recipe.max_seq_length": 16384},
+            {"activation_memory_budget": 0.5, "recipe.max_seq_length": 32768, "cp_degree": 2},
+            {
+                "activation_memory_budget": 0.5,
+                "recipe.max_seq_length": 32768,
+                "activation_checkpointing_mode": "selected_modules",
+            },
+        ],
+    ),
+    (
         "liger_dpo_loss",
         "trl_dpo",
         {

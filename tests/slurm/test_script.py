@@ -462,6 +462,7 @@ LORA_CHAIN = (
             [
                 "pipeline=sft,dpo",
                 "sft:trainer=olmo_core_finetune",
+                "sft:trainer.output_glob='step*'",
                 "sft:model=olmo2_1b",
                 "sft:recipe.packing=bins",
             ],

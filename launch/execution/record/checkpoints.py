@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from launch.config.schema import Family
+from launch.config.schema import Family, Launcher
+from launch.execution.record.shards import find_shard_faults
 from launch.files import read_file, read_json_object
 from launch.planning.model_folder import (
     BrokenFileError,
@@ -23,16 +24,31 @@ from launch.planning.model_folder import (
     find_weight_faults,
     read_safetensors_header,
 )
+from launch.planning.plan import Plan
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"
-_NAME_PATTERNS = {
-    Family.open_instruct: re.compile(r"(?P<unit>step|epoch)_(?P<number>\d+)"),
-    Family.trl: re.compile(r"(?P<unit>checkpoint)-(?P<number>\d+)"),
-}
-# A folder with such a name is a checkpoint for upstream (utils.py:791, transformers
-# trainer_utils.py:270).
-_PREFIXES = {Family.open_instruct: ("step_", "epoch_"), Family.trl: ("checkpoint-",)}
+# Written last: a folder of OLMo-core's without it is no checkpoint (olmo_core/train/checkpoint.py:145)
+_LAST_FILE = ".metadata.json"
+
+
+@dataclass(frozen=True)
+class _Naming:
+    """How a trainer names the folders of its checkpoints."""
+
+    complete: re.Pattern[str]  # has the groups unit and number
+    started: re.Pattern[str]  # also matches a folder that is in the trainer's way
+
+
+_ACCELERATE = _Naming(
+    re.compile(r"(?P<unit>step|epoch)_(?P<number>\d+)"), re.compile(r"(step|epoch)_.*")
+)
+_TRANSFORMERS = _Naming(
+    re.compile(r"(?P<unit>checkpoint)-(?P<number>\d+)"), re.compile(r"checkpoint-.*")
+)
+# it writes into `step7-tmp`, and renames that (olmo_core/train/checkpoint.py:479)
+_OLMO_CORE = _Naming(re.compile(r"(?P<unit>step)(?P<number>\d+)"), re.compile(r"step\d+(-tmp)?"))
+_NAMINGS = (_ACCELERATE, _TRANSFORMERS, _OLMO_CORE)
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,27 @@ class Layout:
     family: Family
     world_size: int
     zero_stage: int | None  # None means without DeepSpeed
+    launcher: Launcher = Launcher.accelerate  # torchrun starts the trainers over OLMo-core
+
+    @property
+    def is_olmo_core(self) -> bool:
+        """Whether the checkpoints are OLMo-core's."""
+        return self.launcher == Launcher.torchrun
+
+    @property
+    def naming(self) -> _Naming:
+        """How the folders are named (utils.py:791; transformers trainer_utils.py:270)."""
+        if self.is_olmo_core:
+            return _OLMO_CORE
+        return _TRANSFORMERS if self.family == Family.trl else _ACCELERATE
+
+
+def layout_of(plan: Plan) -> Layout:
+    """Return the layout of the checkpoints that a plan's run writes."""
+    trainer = plan.config.trainer
+    return Layout(
+        trainer.family, plan.parallel.width.world_size, plan.parallel.zero_stage, trainer.launcher
+    )
 
 
 @dataclass(frozen=True)
@@ -65,10 +102,10 @@ def find_checkpoints(output: Path, layout: Layout) -> list[Checkpoint]:
     """
     if not output.is_dir():
         return []
-    prefixes = _PREFIXES[layout.family]
+    started = layout.naming.started
     folders = [path for path in output.iterdir() if path.is_dir()]
     checkpoints = [
-        _read_checkpoint(folder, layout) for folder in folders if folder.name.startswith(prefixes)
+        _read_checkpoint(folder, layout) for folder in folders if started.fullmatch(folder.name)
     ]
     return sorted(
         checkpoints, key=lambda checkpoint: (checkpoint.unit == "step", checkpoint.number)
@@ -77,17 +114,29 @@ def find_checkpoints(output: Path, layout: Layout) -> list[Checkpoint]:
 
 def names_checkpoint(path: Path) -> bool:
     """Return whether a trainer of any family would take a path for a checkpoint."""
-    prefixes = tuple(prefix for family in _PREFIXES.values() for prefix in family)
-    return path.name.startswith(prefixes) and path.is_dir()
+    is_named = any(naming.started.fullmatch(path.name) for naming in _NAMINGS)
+    return is_named and path.is_dir()
+
+
+def is_being_written(path: Path) -> bool:
+    """Return whether a checkpoint of OLMo-core lacks the file that is written last.
+
+    It may be written while later steps are trained (`save_async`). Trainers of other libraries
+    train no step before every rank has written its files.
+    """
+    is_olmo_core = _OLMO_CORE.started.fullmatch(path.name) is not None
+    return is_olmo_core and not (path / _LAST_FILE).is_file()
 
 
 def _read_checkpoint(path: Path, layout: Layout) -> Checkpoint:
-    match = _NAME_PATTERNS[layout.family].fullmatch(path.name)
+    match = layout.naming.complete.fullmatch(path.name)
     if match is None:
         return Checkpoint(path, "step", -1, ("its name has no number",), marked=False)
     number = int(match["number"])
     unit: Unit = "epoch" if match["unit"] == "epoch" else "step"
-    if layout.family == Family.trl:
+    if layout.is_olmo_core:
+        faults = tuple(_olmo_core_faults(path, layout))
+    elif layout.family == Family.trl:
         faults = tuple(_trl_faults(path, number, layout))
     else:
         faults = tuple(_accelerate_faults(path, layout))
@@ -129,6 +178,17 @@ def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
         yield from _deepspeed_faults(path, f"global_step{step}", layout)
     else:
         yield from _file_faults(path, ["optimizer.pt", "scheduler.pt"])
+
+
+def _olmo_core_faults(path: Path, layout: Layout) -> Iterator[str]:
+    """Check the files of OLMo-core's Checkpointer (olmo_core/train/checkpoint.py:102).
+
+    A rank's own state has its random numbers, so it is read only at the width that wrote it.
+    """
+    if is_being_written(path):
+        yield f"{_LAST_FILE} is missing: it was not written to its end"
+    yield from _count_faults("rank*.pt", path / "train", layout.world_size)
+    yield from find_shard_faults(path / "model_and_optim")
 
 
 def _deepspeed_faults(path: Path, tag: str, layout: Layout) -> Iterator[str]:

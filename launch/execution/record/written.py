@@ -17,7 +17,7 @@ from typing import Any
 
 from launch.digests import Digest, describe_file_changes, files_below, hash_file
 from launch.execution.record.attempts import latest_attempt
-from launch.execution.record.checkpoints import MARK, names_checkpoint
+from launch.execution.record.checkpoints import MARK, is_being_written, names_checkpoint
 from launch.files import append_json, read_json_lines
 from launch.worker.json_codec import versioned
 from launch.worker.opened import FileState, is_same_file, opened_state
@@ -188,10 +188,12 @@ class CheckpointRecorder:
         return bool(self._open)
 
     def _folders(self) -> list[Path]:
+        """Return the checkpoints that are not written while later steps are trained."""
         try:
-            return [path for path in self._output.iterdir() if names_checkpoint(path)]
+            folders = [path for path in self._output.iterdir() if names_checkpoint(path)]
         except OSError:
             return []
+        return [folder for folder in folders if not is_being_written(folder)]
 
     def record_new(self, *, is_whole: bool) -> None:
         """Record the checkpoints that were written since the last call.

@@ -37,7 +37,7 @@ from launch.execution.facts import (
 )
 from launch.execution.guards import build_guards
 from launch.execution.record.attempts import earlier_losses, resumed_step
-from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
+from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints, layout_of
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
 from launch.planning.build import plan_line
@@ -343,7 +343,7 @@ def build_watch_config(plan: Plan) -> WatchConfig:
             model=plan.inputs.model.local,
         ),
         output=plan.model_dir,
-        layout=Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage),
+        layout=layout_of(plan),
         checkpoint_bytes=int(written[1]) if written else None,
         model_bytes=int(written[0]) if written else None,
         situation=Situation(

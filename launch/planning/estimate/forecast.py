@@ -314,7 +314,8 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
     )
-    return replace(setting, tokens=limit * setting.sequences)
+    # context parallelism: each rank has its share of a row
+    return replace(setting, tokens=-(-limit * setting.sequences // plan.batch.ranks_per_row))
 
 
 def _require_covered(plan: Plan) -> None:

@@ -185,7 +185,7 @@ def _advise_smaller_batch(settings: RunSettings, batch: Batch) -> str | None:
     override = f"recipe.per_device_batch_size={size}"
     if not settings.plans(override):
         return None
-    accumulation = batch.global_ // (batch.width * size)
+    accumulation = batch.global_ // (batch.data_ranks * size)
     return (
         f"set {override}: the same global batch of {batch.global_}, with {accumulation} "
         f"accumulation steps instead of {batch.accumulation}"

@@ -10,6 +10,7 @@ from launch.config.recipe_keys import recipe_mapping
 from launch.errors import did_you_mean
 from launch.planning.flag_sources import needed_begin_token
 from launch.planning.flags import Flag
+from launch.planning.olmo_preset import LISTED
 from launch.planning.rules.plan_rule import FlagsCase, plan_rule
 from launch.rules.code import failed
 from launch.upstream.pin.lock import locked_schema
@@ -17,9 +18,6 @@ from launch.upstream.trainers import OLMO_CORE_SFT, TRL
 from launch.worker.finding import Finding, Fix
 
 _SCHEDULER = "lr_scheduler_type"
-# The registry of the hub ids that OLMo-core's trainers have a preset for
-# (olmo_core_utils.py:367-385).
-PRESETS = "olmo_presets"
 
 
 @plan_rule("unknown_name")
@@ -29,7 +27,7 @@ def names_exist(case: FlagsCase) -> Iterator[Finding]:
     """
     if case.trainer.name in TRL:
         return
-    names = {flag: known for flag, known in case.names.items() if flag != PRESETS}
+    names = {flag: known for flag, known in case.names.items() if flag != LISTED}
     names[_SCHEDULER] = _schedulers(case)
     for name, known in names.items():
         flag = case.flags.get(name)
@@ -65,7 +63,7 @@ def model_has_a_preset(case: FlagsCase) -> Iterator[Finding]:
     if case.values.get("config_name"):
         return
     model = case.flags["model_name_or_path"]
-    presets = case.names.get(PRESETS, ())
+    presets = case.names.get(LISTED, ())
     if not presets or str(model.value) in presets:
         return
     message = f"{case.trainer.name} has no preset for {model.value}: it builds {builds}"
@@ -94,6 +92,28 @@ def rows_are_a_power_of_two(case: FlagsCase) -> Iterator[Finding]:
     higher = 2 * lower
     overrides = [f"recipe.max_seq_length={lower}", f"recipe.max_seq_length={higher}"]
     yield failed(message, Fix.of(f"set {{0}} or {higher}", *overrides), flag.provenance.where)
+
+
+@plan_rule("ring_needs_package")
+def rings_have_their_package(case: FlagsCase) -> Iterator[Finding]:
+    """The strategies of context parallelism that pass keys around a ring call ring-flash-attn, which
+    the trainer misses only once the data is tokenised (olmo_core/nn/attention/backend.py:507).
+
+    Nothing is found where the trainer's packages are unknown, or for Transformer Engine's kernels,
+    which have rings of their own.
+    """
+    strategy = str(case.values.get("cp_strategy") or "llama3")
+    is_ring = case.batch.ranks_per_row > 1 and strategy != "ulysses"
+    if not is_ring or not case.machine.packages or case.values.get("attn_implementation") == "te":
+        return
+    if case.machine.has_package("ring_flash_attn"):
+        return
+    message = f"cp_strategy={strategy} needs the package ring-flash-attn, which is not installed"
+    where = case.flags["cp_degree"].provenance.where
+    cure = Fix.of("install it, or set {0}", "flags.cp_strategy=ulysses")
+    if case.values.get("rope_scaling_factor") is not None:
+        cure = Fix.of("install it, or remove {0}", "~flags.cp_degree")
+    yield failed(message, cure, where)
 
 
 @plan_rule("olmo_begin_token")

@@ -43,6 +43,7 @@ FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     flags.rows_are_a_power_of_two,
     flags.model_has_a_preset,
     data.system_turns_are_of_staged_rows,
+    flags.rings_have_their_package,
     data.evaluation_has_data,
     streaming.streamed_data_is_bounded_by_steps,
     streaming.nothing_needs_the_rows_before_they_are_streamed,

@@ -179,7 +179,7 @@ def _possible_values(
     has_liger = on_gpus and "liger-kernel" in installed
     has_flash = on_gpus and "flash-attn" in installed and trainer.family == Family.trl
     possible: dict[str, Iterable[Any]] = {
-        "per_device": divisors(plan.batch.global_ // plan.batch.width),
+        "per_device": divisors(plan.batch.global_ // plan.batch.data_ranks),
         "mode": _modes(plan, installed, left_out),
     }
     of_recipe: dict[str, Iterable[Any]] = {

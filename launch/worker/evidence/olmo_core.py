@@ -46,6 +46,7 @@ def collect(
     evidence = [
         *_check_ranks(module),
         _check_sharding(module),
+        *_check_context(module, requested.get("context_parallel")),
         *_check_dtypes(module),
         packing,
         _check_attention(module, requested.get("attention")),
@@ -128,6 +129,18 @@ def check_mixture(loader: Any, record: RowRecord, requested: str | None) -> list
     return rows_check.check_mixture(record, None, requested)
 
 
+def check_step(trainer: Any, requested: str | None) -> Evidence:
+    """Return the evidence "resumed_step": the optimizer steps that were done before this process.
+
+    They are 0 for a new run. Called in the first step, which the trainer counts before it begins.
+    """
+    steps = int(trainer.global_step) - 1
+    loaded = "; a checkpoint was loaded" if trainer.checkpoint_loaded else ""
+    evidence = Evidence("resumed_step", steps, f"Trainer.global_step of OLMo-core{loaded}")
+    is_requested = str(steps) == requested and (steps == 0 or trainer.checkpoint_loaded)
+    return evidence.judge(requested, is_requested)
+
+
 def count_ranks() -> int:
     """Return the ranks of torch's process group; 1 without a group."""
     import torch.distributed as dist
@@ -157,6 +170,23 @@ def _check_sharding(module: Any) -> Evidence:
     sizes = ", ".join(f"{name} {mesh.size(position)}" for position, name in enumerate(names))
     how = f"{len(shards)} of {len(parameters)} parameters are shards"
     return Evidence("sharding", f"fsdp ({sizes})", how)
+
+
+def _check_context(module: Any, requested: str | None) -> list[Evidence]:
+    """Return the evidence "context_parallel": how many ranks compute a row together; [] where none
+    is requested and each rank has rows of its own.
+    """
+    import torch.distributed as dist
+
+    shared = 1
+    if process_group_backend():
+        shared = count_ranks() // int(dist.get_world_size(module.dp_process_group))
+    if requested is None and shared == 1:
+        return []
+    config = getattr(module, "_cp_config", None)
+    style = getattr(config, "ring", None) or getattr(config, "uly", None)
+    how = f"the ranks of a data-parallel rank; {style.load_balancer if style else 'no split'}"
+    return [Evidence("context_parallel", shared, how).compare(requested)]
 
 
 def _check_dtypes(module: Any) -> list[Evidence]:

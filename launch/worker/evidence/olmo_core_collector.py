@@ -10,7 +10,7 @@ from ..expectations import report_evidence
 from ..patches.patch import PatchContext
 from . import REFUTED, Evidence, olmo_core, optimizer, order, rounding, rows
 from .batches import NONE, PassRecorder, count_samples
-from .saved_model import judge_saved
+from .saved_model import judge_saved, try_check
 from .trainer_objects import TrainerObjects
 from .updates import Updates
 
@@ -26,6 +26,7 @@ class OlmoCoreCollector:
         # what the steps change; None until the first one begins
         self._updates: Updates | None = None
         self._rate_check: optimizer.RateCheck | None = None
+        self._is_refuted = False  # whether what was saved is not what was trained
 
     @property
     def has_begun(self) -> bool:
@@ -65,6 +66,7 @@ class OlmoCoreCollector:
         evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT), self.row_record)
         mixture = requested.get(rows.MIXTURE)
         evidence += olmo_core.check_mixture(loader, self.row_record, mixture)
+        evidence.append(olmo_core.check_step(self._trainer, requested.get("resumed_step")))
         self.report(evidence)
         if optimizer.RateCheck.is_requested(requested):
             self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_rates, count)
@@ -86,10 +88,15 @@ class OlmoCoreCollector:
             self._updates.note_gradients()  # as the step has clipped them
             self.report(self._updates.after_step())
 
-    def checkpoint_saved(self, trainer: Any, *, is_last: bool) -> None:
-        """Check the checkpoint at the end of the training.
+    def checkpoint_begins(self) -> None:
+        """Send what the steps until a checkpoint have proven."""
+        if self._updates is not None and self._context.events.rank == 0:
+            for item in self._updates.so_far():
+                self._context.events.emit("evidence", **item.fields())
 
-        `is_last`: no other model is written after it.
+    def checkpoint_saved(self, trainer: Any) -> None:
+        """Check the checkpoint at the end of the training; a model of transformers is written after
+        it.
         """
         folder = Path(str(trainer.save_folder)) / f"step{trainer.global_step}"
         model = trainer.train_module.model
@@ -99,7 +106,7 @@ class OlmoCoreCollector:
                 return judge_saved(dict(model.named_parameters()), 0, (), "its part")
             return olmo_core.check_checkpoint(folder, model)
 
-        self._report_saved(check, is_last=is_last)
+        self._report_saved(check, is_last=False)
 
     def model_exported(self, model: Any, folder: Path) -> None:
         """Check a model of transformers that was made of the trained weights; nothing is written
@@ -112,17 +119,19 @@ class OlmoCoreCollector:
 
         Every rank but the first reports only what is refuted in its part.
         """
-        if self._updates is None:
-            return
         events = self._context.events
         is_first_rank = events.rank == 0
-        evidence = self._updates.at_end(check)
+        followed = self._updates  # None in a resumed run that had no step left
+        evidence = [try_check(check)] if followed is None else followed.at_end(check)
         if self._rate_check is not None:
             evidence += self._rate_check.summary()
         for item in evidence:
+            if item.what == "saved_weights" and self._is_refuted:
+                continue  # the finding on the checkpoint stays
             if is_first_rank or item.verdict == REFUTED:
                 events.emit("evidence", **item.fields())
-        if is_first_rank and is_last:
+            self._is_refuted |= item.what == "saved_weights" and item.verdict == REFUTED
+        if is_first_rank and is_last and followed is not None:
             events.emit("saved", step=self._trainer.global_step)
 
     def report(self, evidence: Sequence[Evidence]) -> None:

@@ -17,6 +17,8 @@ from . import (
     olmo_core,
     olmo_core_documents,
     olmo_core_optimizer,
+    olmo_core_export,
+    olmo_core_resume,
     olmo_core_steps,
     on_cpu,
     preview,
@@ -47,6 +49,12 @@ _REGISTERED = (
     olmo_core_documents.PADDING,
     olmo_core_documents.WHOLE_CHATS,
     olmo_core_optimizer.ONE_BY_ONE,
+    olmo_core_export.PATCH,
+    olmo_core_resume.ASYNC_SAVES,
+    olmo_core_resume.OUTPUT,
+    olmo_core_resume.POSITION,
+    olmo_core_resume.RESUME,
+    olmo_core_resume.SIGNALS,
     olmo_core_steps.STEPS,
     olmo_core_steps.PACKED_DATA,
     on_cpu.DEEPSPEED,
@@ -68,10 +76,15 @@ PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch i
 
 # the patches that check the requested settings; each trainer has at most one
 EVIDENCE_PATCHES = (shared.EVIDENCE.id, olmo_core.EVIDENCE.id)
+# the patches that a resumed run gets, with its checkpoint; a trainer of open-instruct has at most one
+EXACT_RESUME = resume.RESUME.id
+RESUME_PATCHES = (EXACT_RESUME, olmo_core_resume.RESUME.id)
 
 __all__ = [
     "EVIDENCE_PATCHES",
+    "EXACT_RESUME",
     "PATCHES",
+    "RESUME_PATCHES",
     "PatchContext",
     "PatchError",
     "PatchInfo",

@@ -115,6 +115,7 @@ TOKEN_COUNT = PatchInfo(
 
 def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train import Trainer
+    from olmo_core.train.checkpoint import Checkpointer
     from olmo_core.train.train_module import TransformerTrainModule
 
     # not above: a plan imports the patches, and inspects nothing
@@ -148,13 +149,17 @@ def _collect_evidence(context: PatchContext) -> None:
         collector.step_ended()
         return result
 
-    # dpo.py writes a model of transformers after the last checkpoint.
-    exports = context.trainer.script_name == "dpo.py"
-
     @replaces(Trainer, "fit")
     def fit_and_check(fit: Any, self: Any) -> None:
         fit(self)
-        collector.checkpoint_saved(self, is_last=not exports)
+        collector.checkpoint_saved(self)
+
+    for name in ("save", "save_async"):
+
+        @replaces(Checkpointer, name)
+        def report_and_save(save: Any, *arguments: Any, **options: Any) -> Any:
+            collector.checkpoint_begins()
+            return save(*arguments, **options)
 
     _check_exports(collector)
 

@@ -74,15 +74,22 @@ def make_callback(events: EventWriter) -> Any:
     reported = (*ConsoleLoggerCallback().metrics, *_EXTRA_METRICS)
 
     class StepReport(Callback):  # type: ignore[misc,unused-ignore]
-        """Sends events from the first rank only; every rank gets the same reduced metrics."""
+        """Sends events from the first rank only; every rank gets the same reduced metrics.
+
+        How long a checkpoint took to load is a metric of the step at which it was written, which an
+        earlier attempt has sent.
+        """
+
+        steps_done = 0  # before this attempt
 
         def pre_train(self) -> None:
+            self.steps_done = int(self.trainer.global_step)
             if events.rank == 0 and self.trainer.max_steps is not None:
                 events.emit("total_steps", steps=self.trainer.max_steps)
 
         def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
             fields = step_fields(metrics, reported)
-            if events.rank == 0 and fields:
+            if events.rank == 0 and fields and step > self.steps_done:
                 events.emit("step", step=step, epoch=self.trainer.epoch, **fields)
 
     return StepReport()
