@@ -17,6 +17,7 @@ from launch.data.formats import (
     normalise_names,
     recognise,
 )
+from launch.data.marks import MarkCount
 from launch.data.padding import Padding
 from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
@@ -25,6 +26,7 @@ from launch.data.tables import KeyPath
 from launch.data.unused import UnusedColumns
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
+from launch.worker.turns import TRAINED_TURNS
 
 MAX_PROBLEMS = 3  # reported at once
 # A file is given up after so many rows if none of them is recognised.
@@ -42,6 +44,7 @@ class Conversion:
     problems: list[Finding] = field(default_factory=list)
     padding: Padding = field(default_factory=Padding)
     unused: UnusedColumns = field(default_factory=UnusedColumns)
+    marks: MarkCount = field(default_factory=MarkCount)
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row.
@@ -50,8 +53,8 @@ class Conversion:
         skipped.
 
         Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
-        data_no_answer, data_pair, data_mixed, data_not_parsed; for more than MAX_PROBLEMS bad_rows;
-        data_empty, and those of `read_rows`.
+        data_marks, data_no_answer, data_pair, data_mixed, data_not_parsed; for more than
+        MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
         """
         used = 0
         for file in files:
@@ -81,7 +84,7 @@ class Conversion:
 
         `sizes` are the place and the number of characters of each row that is used.
         """
-        found = (self.skipped, self.unused.note(), self.padding.note())
+        found = (self.skipped, self.marks.note(), self.unused.note(), self.padding.note())
         notes = [note for note in found if note]
         notes += find_heaviest(sizes, kind)
         return notes
@@ -115,7 +118,7 @@ class Conversion:
                     named = self.padding.remove(named, known, row.place)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
-                columns = convert(named, form, self.data.kind)
+                columns = convert(named, form, self.data.kind, self.data.train_on)
                 description = describe_conversion(form, columns_of(named, form), self.data.kind)
             except RowError as error:
                 if form == DataFormat.auto:
@@ -125,6 +128,7 @@ class Conversion:
                     return
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
+            self.marks.add(columns)
             if self.data.kind != Kind.rlvr:  # whose verifiers get all columns
                 self.unused.add(named, columns_of(named, form), _texts(columns))
             yield row.place, columns
@@ -192,8 +196,8 @@ class Conversion:
 
 def _texts(columns: Mapping[str, Any]) -> Iterator[str]:
     """Yield the texts of the turns of a converted row."""
-    for turns in columns.values():
-        if not isinstance(turns, list):
+    for name, turns in columns.items():
+        if name == TRAINED_TURNS or not isinstance(turns, list):
             continue
         for turn in turns:
             yield turn["content"]

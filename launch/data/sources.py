@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.digests import Digest
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 
@@ -35,7 +35,7 @@ _DESCRIPTIONS = re.compile(r"state\.json|dataset_info\.json|dataset_dict\.json|c
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # files beside a missing one, with which its name is compared
 # The version of the conversion. Raise it when the same files would be converted to other rows.
-CONVERTER = 3
+CONVERTER = 4
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 
@@ -163,6 +163,7 @@ class LocalData:
     where: str | None = None  # the configuration key that names the data
     validation: DataFiles | float | None = None  # files, or a share of the rows
     skips: bool = False  # whether rows that can't be used are left out
+    train_on: TrainOn = TrainOn.all  # which answers are learnt
 
     @property
     def key(self) -> str:
@@ -180,6 +181,8 @@ class LocalData:
         ]
         if self.skips:
             parts.append("skip")
+        if self.train_on != TrainOn.all:
+            parts.append(f"train_on={self.train_on}")
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -20,6 +20,7 @@ from launch.config.recipe_keys import (
 )
 from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
+from launch.planning.learnt import learning_flags, requested_learning
 from launch.planning.lora import requested_lora
 from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Parallel
@@ -90,6 +91,9 @@ def requested_settings(
     recipe.
     """
     requested = _settings_of_recipe(config, parallel)
+    learnt = requested_learning(config)
+    if learnt is not None and not learning_flags(config).keys() & config.flags.keys():
+        requested["train_on"] = learnt
     shares = _shares_of(config, mixture)
     if shares is not None:
         requested["mixture"] = shares

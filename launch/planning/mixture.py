@@ -73,6 +73,7 @@ def resolve_mixture(
                 provenance.where,
                 held_out,
                 skips=data.bad_rows == BadRows.skip,
+                train_on=data.train_on,
             )
         entries.append(MixtureEntry(source, share, entry.split, local_data))
     if config.trainer.family == Family.trl and len(entries) > 1:

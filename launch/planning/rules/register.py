@@ -6,12 +6,24 @@ from collections.abc import Collection, Iterable
 
 from launch.errors import UserError
 from launch.planning.plan import Plan
-from launch.planning.rules import adapters, data, flags, rlvr, templates, tracking, whole_plan
+from launch.planning.rules import (
+    adapters,
+    data,
+    flags,
+    learnt,
+    rlvr,
+    templates,
+    tracking,
+    whole_plan,
+)
 from launch.planning.rules.plan_rule import Case, FlagsCase, PlanRule, SettingsCase
 from launch.worker.finding import Finding
 
 # Each list in the order in which its findings are reported.
 SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
+    learnt.trainer_learns_what_is_requested,
+    learnt.text_is_learnt_as_a_whole,
+    learnt.text_is_packed,
     rlvr.batch_holds_whole_groups,
     rlvr.window_has_room_for_prompts,
     adapters.adapter_has_a_rank,
@@ -30,6 +42,8 @@ FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     flags.rows_are_a_power_of_two,
     flags.model_has_a_preset,
     data.evaluation_has_data,
+    learnt.marked_rows_are_local,
+    learnt.built_data_is_no_text,
     templates.there_is_a_template,
     templates.answers_are_marked,
     templates.preferences_keep_the_template,

@@ -64,6 +64,7 @@ class OlmoCoreCollector:
         evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT), self.row_record)
         mixture = requested.get(rows.MIXTURE)
         evidence += olmo_core.check_mixture(loader, self.row_record, mixture)
+        evidence += olmo_core.check_learnt_answers(loader, requested)
         self.report(evidence)
         if optimizer.RateCheck.is_requested(requested):
             self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_rates, count)
