@@ -47,8 +47,8 @@ def find_changed_answer(
     if not everything.strip():  # a finding of its own
         return None
     following = _text_after_question(tokenizer, runs, messages[:position])
-    before = [part for message in messages[:position] for part in _answer_parts(message)]
-    for part in _answer_parts(messages[position]):
+    before = [part for message in messages[:position] for part in answer_parts(message)]
+    for part in answer_parts(messages[position]):
         expected = round_trip(tokenizer, part)
         if _holds(following, expected, part, rendered):
             continue
@@ -97,12 +97,12 @@ def _find_last_answer(messages: Sequence[Message]) -> int | None:
     for position in reversed(range(len(messages))):
         message = messages[position]
         if message.get("role") == "assistant":
-            has_text = not message.get("tool_calls") and any(_answer_parts(message))
+            has_text = not message.get("tool_calls") and any(answer_parts(message))
             return position if has_text else None
     return None
 
 
-def _answer_parts(message: Message) -> list[str]:
+def answer_parts(message: Message) -> list[str]:
     """Return the texts of an answer, without its thinking."""
     if message.get("role") != "assistant":
         return []

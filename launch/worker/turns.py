@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .answers import decode, is_held, round_trip, squeeze
+from .answers import answer_parts, decode, is_held, round_trip, squeeze
 from .columns import MASKED
 from .trl_options import LEARNS_LAST
 
@@ -64,9 +64,9 @@ def keep_answers(
     texts = [decode(tokenizer, ids[start:end]) for start, end in runs]
     chosen = list(labels)
     for number, (start, end), text in zip(answers, runs, texts, strict=True):
-        content = round_trip(tokenizer, _content(messages[number]))
+        content = _read_content(tokenizer, messages[number])
         is_elsewhere = any(is_held(other, content) for other in texts)
-        if content and not is_held(text, content) and is_elsewhere:
+        if not is_held(text, content) and is_elsewhere:
             raise ValueError(f"turn {number + 1} is not the answer that the chat template marks")
         if number not in kept:
             chosen[start:end] = [MASKED] * (end - start)
@@ -80,20 +80,19 @@ def find_learnt(
     decoded text and by that of all tokens before it; None for a run that is none.
     """
     rendered = squeeze(decode(tokenizer, ids))
-    contents = []
-    for message in messages:
-        content = squeeze(round_trip(tokenizer, _content(message)))
-        contents.append(content if content in rendered else "")
+    contents = [squeeze(_read_content(tokenizer, message)) for message in messages]
+    # what the template leaves out, or writes in another way, is not looked for
+    known = [content if content in rendered else "" for content in contents]
     learnt: list[int | None] = []
     for start, end in find_runs(loss):
         text = squeeze(decode(tokenizer, ids[start:end]))
-        before = squeeze(decode(tokenizer, ids[:start]))
+        before = squeeze(decode(tokenizer, ids[:start])) if start else ""
         is_cut = end == len(ids)
         found = None
         for number in answers_of(messages):
-            content = squeeze(round_trip(tokenizer, _content(messages[number])))
+            content = contents[number]
             is_text = content in text or (is_cut and bool(text) and content.startswith(text))
-            if is_text and _follow(contents[:number], before):
+            if is_text and _follow(known[:number], before):
                 found = number
         learnt.append(found)
     return learnt
@@ -110,7 +109,10 @@ def _follow(contents: Sequence[str], text: str) -> bool:
     return True
 
 
-def _content(message: Message) -> str:
-    """Return the text of a turn; "" for a turn of several parts, or without one."""
-    content = message.get("content")
-    return content if isinstance(content, str) else ""
+def _read_content(tokenizer: Any, message: Message) -> str:
+    """Return the text of a turn as its tokens are decoded, without thinking that templates take off;
+    "" for a turn of several parts, or without a text.
+    """
+    parts = answer_parts(message) if message["role"] == "assistant" else [message.get("content")]
+    text = parts[0] if len(parts) == 1 else ""
+    return round_trip(tokenizer, text) if isinstance(text, str) and text.strip() else ""
