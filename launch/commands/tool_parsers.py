@@ -28,8 +28,8 @@ examples:
 
 Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else
 ~/.config/launch. Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model;
-everything else an SFT stage; --text continues the training on plain text. A file that exists is never overwritten. The last line that it prints
-is the next command.
+everything else an SFT stage; --text continues the training on plain text. A file that exists is
+never overwritten. The last line that it prints is the next command.
 
 arguments:
 exit codes: 0 written; 2 the data can't be used, or the file exists""")

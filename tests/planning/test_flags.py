@@ -242,7 +242,8 @@ SFT, DPO = (
     ("stage=demo", "trainer=trl_sft", "gpus=0"),
     ("stage=demo_dpo", "trainer=trl_dpo", "gpus=0"),
 )
-TEXT = (*SFT, "data.format=text", "recipe.packing=bins")
+HUB = ("data.build=null", "data.mix=[{name: a/b}]")
+TEXT = (*SFT, *HUB, "data.format=text", "recipe.packing=bins")
 OLMO = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b")
 ALL_ANSWERS = "sft_tulu_tokenize_and_truncate_v1,sft_tulu_filter_v1"
 SAVED, UNSAVED = "recipe.checkpoint_steps=10", "recipe.checkpoint_steps=null"
