@@ -26,6 +26,7 @@ from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
+from launch.worker.trl_options import LEARNS_TEXT
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
@@ -92,7 +93,11 @@ def requested_settings(
     """
     requested = _settings_of_recipe(config, parallel)
     learnt = requested_learning(config)
-    if learnt is not None and not learning_flags(config).keys() & config.flags.keys():
+    is_cut = (
+        learnt == LEARNS_TEXT and config.recipe.packing != Packing.bins
+    )  # `text_cut` is allowed
+    is_overridden = bool(learning_flags(config).keys() & config.flags.keys())
+    if learnt is not None and not is_cut and not is_overridden:
         requested["train_on"] = learnt
     shares = _shares_of(config, mixture)
     if shares is not None:

@@ -105,7 +105,6 @@ def make_plan(root: Path, name: str, model: Path) -> Plan:
         "recipe.warmup_ratio=null",
         "recipe.max_steps=1",
         f"recipe.max_seq_length={LENGTH}",
-        "allow=[text_cut]",
         *case.more,
     ]
     return plan_on_this_machine(composed(*words))
