@@ -129,7 +129,7 @@ class SampleReport:
             ids, loss = side.whole or (side.ids, side.loss)
             answers = answers_of(side.messages)
             if loss is not None and len(answers) > 1:
-                learnt = find_learnt(self.tokenizer, side.messages, ids, loss)
+                learnt = find_learnt(self.tokenizer, side.messages, ids, loss, tools)
             if side.due is None or set(answers[-1:]) <= set(side.due):
                 answer = find_changed_answer(self.tokenizer, side.messages, text, ids, loss)
         if start is None:  # the trainer tokenises differently, so the text is decoded by token

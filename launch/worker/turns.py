@@ -74,10 +74,17 @@ def keep_answers(
 
 
 def find_learnt(
-    tokenizer: Any, messages: Sequence[Message], ids: Sequence[int], loss: Sequence[bool]
+    tokenizer: Any,
+    messages: Sequence[Message],
+    ids: Sequence[int],
+    loss: Sequence[bool],
+    tools: Any = None,
 ) -> list[int | None]:
     """Return the number of the message that each run of tokens with loss is the answer of, by its
     decoded text and by that of all tokens before it; None for a run that is none.
+
+    Where these fit several answers, such as letters that the template has, too, it is the one
+    before which the template writes as much text. `tools` are those of the conversation.
     """
     rendered = squeeze(decode(tokenizer, ids))
     contents = [squeeze(_read_content(tokenizer, message)) for message in messages]
@@ -88,14 +95,35 @@ def find_learnt(
         text = squeeze(decode(tokenizer, ids[start:end]))
         before = squeeze(decode(tokenizer, ids[:start])) if start else ""
         is_cut = end == len(ids)
-        found = None
+        candidates = []
         for number in answers_of(messages):
             content = contents[number]
             is_text = content in text or (is_cut and bool(text) and content.startswith(text))
             if is_text and _follow(known[:number], before):
-                found = number
-        learnt.append(found)
+                candidates.append(number)
+        if len(candidates) > 1:
+            written = {n: _count_before(tokenizer, messages, tools, n) for n in candidates}
+            distances = {abs(count - len(before)): n for n, count in written.items()}
+            candidates = [distances[min(distances)]]
+        learnt.append(candidates[0] if candidates else None)
     return learnt
+
+
+def _count_before(tokenizer: Any, messages: Sequence[Message], tools: Any, number: int) -> int:
+    """Return the characters that the template writes before the answer `number`, without white
+    space; 0 where it can't write the beginning of a conversation.
+    """
+    from jinja2 import TemplateError
+
+    if not number:
+        return 0
+    try:
+        text = tokenizer.apply_chat_template(
+            messages[:number], tools=tools, tokenize=False, add_generation_prompt=True
+        )
+    except TemplateError:
+        return 0
+    return len(squeeze(text))
 
 
 def _follow(contents: Sequence[str], text: str) -> bool:

@@ -118,7 +118,8 @@ def _judge_row(
             return None
         return f"{learnt_tokens} of {len(loss)} tokens of a text"
     due = choose_answers(row.source, requested)
-    learnt = find_learnt(tokenizer, row.source["messages"], row.ids, loss)
+    tools = read_tools(row.source.get("tools"))
+    learnt = find_learnt(tokenizer, row.source["messages"], row.ids, loss, tools)
     if learnt == due:
         return None
     if not row.is_whole and None not in learnt and set(learnt) <= set(due):
