@@ -91,8 +91,8 @@ def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
         turns.append(len(messages))
         roles.update({message["role"]: None for message in messages})
         sizes.append((place, _count_characters(columns, data)))
+    notes = conversion.notes(sizes)  # of these rows, without the next one
     is_all = next(converted, None) is None
-    notes = conversion.notes(sizes)
     held_out = None
     if isinstance(data.validation, DataFiles):
         notes += _note_held_out(data, data.validation, rows)

@@ -276,8 +276,6 @@ SAVED, UNSAVED = "recipe.checkpoint_steps=10", "recipe.checkpoint_steps=null"
         ((*SFT, "data.train_on=last", "flags.assistant_only_loss=false"), "data.train_on=last"),
         ((*SFT, "flags.assistant_only_loss=false"), None),
         ((*TEXT, "flags.assistant_only_loss=true"), "data.format=text"),
-        ((*TEXT, "flags.packing_strategy=bfd"), "data.format=text"),
-        ((*TEXT, "flags.packing_strategy=wrapped"), None),
         (
             ("stage=sft", "data.train_on=last", f"flags.dataset_transform_fn=[{ALL_ANSWERS}]"),
             "data.train_on=last",

@@ -105,7 +105,7 @@ def test_the_cure_names_the_trainer_that_can(tmp_path: Path) -> None:
     plan = planned(*words, "trainer=trl_sft", key, machine=machine)
     assert "learns=marked" in plan.options
     [structure] = plan.data
-    assert structure is not None and "300 of 300 answers" in structure.describe()
+    assert structure is not None and "200 of 200 answers" in structure.describe()
 
 
 def test_new_drafts_continued_training(tmp_path: Path) -> None:
