@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("transformers", reason="the `train` dependencies are not ins
 
 from launch.resources import ROOT
 from launch.worker.columns import MASKED
+from launch.worker.samples import SampleReport, SamplesRequest, TokenizedSide
 from launch.worker.turns import TRAINED_TURNS, choose_answers, find_learnt, find_runs, keep_answers
 from tests.chat_tokenizer import make_tokenizer
 from tests.integration.tiny_stage import marked_template
@@ -81,6 +83,31 @@ def test_marks_that_join_two_answers_are_refused() -> None:
     ids, labels = tokenise(tokenizer, messages)
     with pytest.raises(ValueError, match="1 answers of 2"):
         keep_answers(tokenizer, messages, ids, labels, [2])
+
+
+@pytest.mark.parametrize(
+    ("kept", "length", "is_cut"),
+    [([3], 0, False), ([3], 1, True), ([1], 1, False), ([1, 3], 1, False), ([3], 99, True)],
+)
+def test_the_only_learnt_answer_is_cut(
+    tmp_path: Path, kept: list[int], length: int, is_cut: bool
+) -> None:
+    """`length`: how many of the tokens up to the end of the last answer are cut off."""
+    tokenizer = make_tokenizer(TEMPLATES["tulu"])
+    messages = chat(CHATS["different"][:4])
+    ids, labels = tokenise(tokenizer, messages)
+    chosen = keep_answers(tokenizer, messages, ids, labels, kept)
+    loss = learnt_by(chosen)
+    end = max(find_runs(learnt_by(labels))[-1][1] - length, 40)
+    request = SamplesRequest(tmp_path / "out.json", 1, None, tmp_path, 1)
+    report = SampleReport(request, tokenizer)
+    report.begin_dataset()
+    side = TokenizedSide("messages", messages, ids[:end], loss[:end], whole=(ids, loss), due=kept)
+    report.add([side], kept=True, limit=None)
+    [described] = report.samples[0]["sides"]
+    assert described["learnt"] == kept
+    assert described["only_learnt_cut"] == is_cut
+    assert described["changed_answer"] == []
 
 
 def test_which_answers_a_row_learns() -> None:
