@@ -16,7 +16,7 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns KNOWN=YOURS,...]
+launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns A=B,...]
 [--text] [--print]
 
 examples:
