@@ -17,7 +17,7 @@ from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
 from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
 from launch.config.line import CommandLine
-from launch.config.schema import Kind
+from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.sources import file_format
@@ -55,11 +55,14 @@ def new(argv: list[str]) -> int:
         message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
         raise refusal("stage_exists", message, None, "choose another name, or use --print")
     kind = Kind(options.kind) if options.kind else None
+    form = DataFormat.text if options.text else DataFormat.auto
+    if options.text:
+        kind = _kind_of_text(kind)
     columns = _parse_columns(options.columns)
     if _is_hub_id(options.data):
-        data = draft_of_hub(options.data, columns, kind or Kind.sft)
+        data = draft_of_hub(options.data, columns, kind or Kind.sft, form)
     else:
-        data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), columns, kind)
+        data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), columns, kind, form)
     start = _choose_start(options.model, options.after, Path("runs"))
     on_cpu = start.on_cpu
     if on_cpu is None and not find_gpus(os.environ).seen:
@@ -85,6 +88,14 @@ def new(argv: list[str]) -> int:
         next_command = f"launch plan pipeline={start.stage},{name}"
     echo(f"next: {next_command}")
     return EXIT_DONE
+
+
+def _kind_of_text(kind: Kind | None) -> Kind:
+    """Return the kind of a stage that learns plain text. Raises UserError (usage) for pairs."""
+    if kind in (None, Kind.sft):
+        return Kind.sft
+    message = f"--text is for SFT, and --kind is {kind}"
+    raise refusal("usage", message, "command line", "leave one of them out")
 
 
 def _choose_start(model: str | None, after: str | None, runs: Path) -> _Start:
@@ -238,10 +249,13 @@ def _is_hub_id(name: str) -> bool:
 
 
 def _choose_trainer(data: DraftedData) -> str | None:
-    """Return TRL's trainer if open-instruct is missing, None to keep the stage's trainer.
+    """Return TRL's trainer for plain text, or if open-instruct is missing; None to keep the stage's
+    trainer.
 
     TRL's trainer is not used for a reward model.
     """
+    if data.is_text:
+        return "trl_sft"
     if find_checkout(None, os.environ, ROOT) is not None or data.kind == Kind.rm:
         return None
     return f"trl_{data.kind}"

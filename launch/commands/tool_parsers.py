@@ -16,8 +16,8 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns KNOWN=YOURS,...]
-[--print]
+launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns A=B,...]
+[--text] [--print]
 
 examples:
   launch new mine --data my_chats.jsonl
@@ -28,8 +28,8 @@ examples:
 
 Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else
 ~/.config/launch. Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model;
-everything else an SFT stage. A file that exists is never overwritten. The last line that it prints
-is the next command.
+everything else an SFT stage; --text continues the training on plain text. A file that exists is
+never overwritten. The last line that it prints is the next command.
 
 arguments:
 exit codes: 0 written; 2 the data can't be used, or the file exists""")
@@ -50,6 +50,8 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
     parser.add("--kind", metavar="KIND", choices=("sft", "dpo", "rm"), help=kinds)
     columns = "names of your columns, where launch does not recognise them"
     parser.add("--columns", metavar="KNOWN=YOURS,...", help=columns)
+    text = "the rows are plain text (column `text`), every token of which is learnt"
+    parser.add("--text", action="store_true", help=text)
     parser.add("--print", action="store_true", help="print the stage file, write nothing")
     return parser
 

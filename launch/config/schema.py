@@ -137,6 +137,7 @@ class DataFormat(StrEnum):
     prompt_completion = "prompt_completion"
     preference = "preference"  # chosen and rejected, with or without prompt
     prompts = "prompts"  # prompt or messages, and the ground_truth that a verifier compares with
+    text = "text"  # plain text, every token of which is learnt
 
 
 @dataclass
@@ -146,6 +147,14 @@ class MixConfig:
     # fraction of the split's rows; above 1 repeats rows where the trainer supports it
     share: float = POSITIVE.of(1.0)
     split: str = "train"  # split of the hub data set
+
+
+class TrainOn(StrEnum):
+    """Which answers of a conversation are learnt."""
+
+    all = "all"
+    last = "last"  # the last answer of each row
+    marked = "marked"  # those that the rows mark: `train: true`, `weight: 1`, ...
 
 
 class BadRows(StrEnum):
@@ -179,6 +188,8 @@ class DataConfig:
     bad_rows: BadRows = BadRows.refuse
     # where system turns stand; `merge` is for chat templates that refuse them, as Gemma's do
     system_turns: SystemTurns = SystemTurns.keep
+    # which answers an SFT stage learns: all, the last of each row, or those that local rows mark
+    train_on: TrainOn = TrainOn.all
     # rows that are evaluated and never trained on: a fraction of all, a path, or for curves of
     # their own '[{name: NAME, share: 0.02}, ...]' of data sets in mix; null: none
     validation: Any = None
@@ -219,8 +230,11 @@ class TrainerConfig:
     writes_to_cwd: bool = False  # it makes folders in the current folder
     # launch/worker/patches: those that fit it, as they are applied
     patches: list[str] = field(default_factory=list)
-    # `validation` or `preview`: the reason why it has none
+    # `validation`, `preview`, or what it cannot learn (see `learns`): the reason why
     unsupported_because: dict[str, str] = field(default_factory=dict)
+    # what it can learn besides all answers: `last` and `marked` (data.train_on), `text`
+    # (data.format): the flags of each
+    learns: dict[str, dict[str, Any]] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag
     flags: dict[str, Any] = field(default_factory=dict)  # of every run
     cpu_flags: dict[str, Any] = field(default_factory=dict)  # the same on CPUs

@@ -17,6 +17,7 @@ from launch.data.formats import (
     normalise_names,
     recognise,
 )
+from launch.data.marks import MarkCount
 from launch.data.padding import Padding
 from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
@@ -26,6 +27,7 @@ from launch.data.tables import KeyPath
 from launch.data.unused import UnusedColumns
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
+from launch.worker.turns import TRAINED_TURNS
 
 MAX_PROBLEMS = 3  # reported at once
 # A file is given up after so many rows if none of them is recognised.
@@ -44,6 +46,7 @@ class Conversion:
     padding: Padding = field(default_factory=Padding)
     unused: UnusedColumns = field(default_factory=UnusedColumns)
     merged: int = 0  # rows whose system turn was put into the first user turn
+    marks: MarkCount = field(default_factory=MarkCount)
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row.
@@ -52,8 +55,8 @@ class Conversion:
         skipped.
 
         Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
-        data_no_answer, data_pair, data_mixed, data_not_parsed; for more than MAX_PROBLEMS bad_rows;
-        data_empty, and those of `read_rows`.
+        data_marks, data_no_answer, data_pair, data_mixed, data_not_parsed; for more than
+        MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
         """
         used = 0
         for file in files:
@@ -86,7 +89,13 @@ class Conversion:
         merged = None
         if self.merged:
             merged = f"the system turns of {self.merged:,} rows are put into the first user turn"
-        found = (self.skipped, merged, self.unused.note(), self.padding.note())
+        found = (
+            self.skipped,
+            merged,
+            self.marks.note(),
+            self.unused.note(),
+            self.padding.note(),
+        )
         notes = [note for note in found if note]
         notes += find_heaviest(sizes, kind)
         return notes
@@ -130,6 +139,7 @@ class Conversion:
                     return
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
+            self.marks.add(columns)
             if self.data.kind != Kind.rlvr:  # whose verifiers get all columns
                 self.unused.add(named, columns_of(named, form), _texts(columns))
             yield row.place, columns
@@ -138,7 +148,7 @@ class Conversion:
 
     def _convert(self, named: Mapping[str, object], form: DataFormat) -> dict[str, Any]:
         """Return the row as the trainer reads it. Raises RowError."""
-        columns = convert(named, form, self.data.kind)
+        columns = convert(named, form, self.data.kind, self.data.train_on)
         if self.data.merges_system_turns:
             columns, is_merged = merge_system_turns(columns)
             self.merged += is_merged
@@ -205,8 +215,8 @@ class Conversion:
 
 def _texts(columns: Mapping[str, Any]) -> Iterator[str]:
     """Yield the texts of the turns of a converted row."""
-    for turns in columns.values():
-        if not isinstance(turns, list):
+    for name, turns in columns.items():
+        if name == TRAINED_TURNS or not isinstance(turns, list):
             continue
         for turn in turns:
             yield turn["content"]

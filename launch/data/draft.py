@@ -39,10 +39,17 @@ class DraftedData:
     kind: Kind
     columns: dict[str, str]
     structure: DataStructure
+    is_text: bool = False  # plain text
 
 
-def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None) -> DraftedData:
-    """Read up to MAX_ROWS rows. Without a `kind`, pairs are for a DPO stage and other rows for SFT.
+def read_for_draft(
+    path: Path,
+    columns: dict[str, str],
+    kind: Kind | None = None,
+    form: DataFormat = DataFormat.auto,
+) -> DraftedData:
+    """Read up to MAX_ROWS rows of the format `form`. Without a `kind`, pairs are for a DPO stage and
+    other rows for SFT.
 
     Raises UserError: data_no_files, data_empty, parquet_needs_pyarrow, and those of
     `Conversion.rows`.
@@ -58,23 +65,26 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
     data = LocalData(
         DataFiles(files, ""),
         kind,
-        DataFormat.auto,
+        form,
         columns,
         cache=path / ".none",  # does not exist: nothing is staged for a draft
         where="--data",
         skips=True,
     )
     try:
-        return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
+        structure = read_structure(data, MAX_ROWS)
     except UserError as error:
         raise UserError([_with_option(problem) for problem in error.problems]) from error
+    return DraftedData(path, kind, columns, structure, form == DataFormat.text)
 
 
-def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
+def draft_of_hub(
+    name: str, columns: dict[str, str], kind: Kind, form: DataFormat = DataFormat.auto
+) -> DraftedData:
     """Return a data set of the hub, whose rows are not read."""
     why = f"the trainer reads it from the hub; it is taken for data of {_NAMES[kind]} (--kind)"
     structure = DataStructure((Path(name),), 0, False, None, not_read_because=why)
-    return DraftedData(Path(name), kind, columns, structure)
+    return DraftedData(Path(name), kind, columns, structure, form == DataFormat.text)
 
 
 def _with_option(problem: Finding) -> Finding:
@@ -127,8 +137,10 @@ def draft_stage(
     if after:
         text = f"It starts from the model of {after}, as part of a pipeline: pipeline={after},..."
         lines.append(write_comment(text))
-    lines += _draft_defaults(base, None if is_demo else group, trainer)
-    description = write_scalar(f"{_NAMES[data.kind]} on {data.path.name}")
+    reason = "plain text needs it" if data.is_text else "there is no open-instruct checkout here"
+    lines += _draft_defaults(base, None if is_demo else group, trainer, reason)
+    learnt = "continued training" if data.is_text else _NAMES[data.kind]
+    description = write_scalar(f"{learnt} on {data.path.name}")
     lines += [
         "",
         "stage:",
@@ -140,19 +152,21 @@ def draft_stage(
     if path:
         lines += ["", "model:", f"  path: {write_scalar(path)}"]
     lines += ["", "recipe:", *_draft_recipe(data, base, context)]
-    if is_demo and lacks_template:
+    if data.is_text:
+        lines.append("  packing: bins # texts end to end; without it each is cut at max_seq_length")
+    if is_demo and lacks_template and not data.is_text:
         lines.append("  chat_template: tulu # the model's tokenizer has none")
     lines += ["", "data:", *_draft_data(data)]
     return "\n".join(lines) + "\n"
 
 
-def _draft_defaults(base: str, group: str | None, trainer: str | None) -> list[str]:
-    """Return the lines of the defaults list."""
+def _draft_defaults(base: str, group: str | None, trainer: str | None, reason: str) -> list[str]:
+    """Return the lines of the defaults list; `reason` is why the trainer is another one."""
     lines = ["defaults:", f"  - {base} # {_BASES[base]}; the keys below replace its own"]
     if group:
         lines.append(f"  - override /model: {group}")
     if trainer:
-        lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
+        lines.append(f"  - override /trainer: {trainer} # {reason}")
     lines.append("  - _self_")
     return lines
 
@@ -170,8 +184,12 @@ def _draft_data(data: DraftedData) -> list[str]:
         lines.append("  columns: # known name: its name in the file")
         for known, name in data.columns.items():
             lines.append(f"    {known}: {write_scalar(name)}")
-    else:
+    if data.is_text:
+        lines.append("  format: text # every token of the column `text` is learnt")
+    elif not data.columns:
         lines.append("  # format: auto # recognised by the columns")
+    if data.kind == Kind.sft and not data.is_text:
+        lines.append("  # train_on: all # or last, the last answer of each row; or marked")
     lines.append(
         "  # bad_rows: skip # leaves out rows that can't be used, which are refused otherwise"
     )

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.schema import DataFormat, Kind, TrainOn
+from launch.data.marks import take_marks
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, convert_pair, is_pair
 from launch.data.prompts import (
     CHATS,
@@ -31,6 +32,7 @@ from launch.data.turns import Message, check_messages
 
 _COMPLETIONS = ("completion", "response", "answer", "output")
 _VERIFIER_COLUMNS = ("ground_truth", "dataset")
+TEXT = "text"  # the column of plain text
 _TOOLS = ("tools", "functions")  # the definitions of tools, which chat templates read
 _REASONING = ("reasoning_content", "thinking")  # what the model thinks before its answer
 _START = (*SYSTEMS, "history")
@@ -54,6 +56,7 @@ KNOWN = frozenset(
         *LABELS,
         *_VERIFIER_COLUMNS,
         "chat_template_kwargs",
+        TEXT,
     )
 )
 # the columns that the conversion of a format reads
@@ -82,6 +85,7 @@ _COLUMNS = {
         *_TOOLS,
     ),
     DataFormat.prompts: (*SYSTEMS, *CHATS, *PROMPTS, *_VERIFIER_COLUMNS),
+    DataFormat.text: (TEXT,),
 }
 # what a kind of stage trains on, and which columns its rows may have
 _CONVERTED = {
@@ -128,12 +132,16 @@ def _is_sharegpt(turns: object) -> bool:
     return isinstance(turns[0], dict) and "from" in turns[0]
 
 
-def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
+def convert(
+    row: object, form: DataFormat, kind: Kind, train_on: TrainOn = TrainOn.all
+) -> dict[str, Any]:
     """Return the row as a trainer of `kind` reads it.
 
-    It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages.
+    It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages; or a `text`.
+    With `train_on` marked it also says of each message whether it is learnt.
 
-    Raises RowError: data_columns, data_row, data_roles, data_no_answer, data_pair, no_ground_truth.
+    Raises RowError: data_columns, data_row, data_roles, data_marks, data_no_answer, data_pair,
+    no_ground_truth.
     """
     if not isinstance(row, Mapping):
         raise RowError(f"the row is {describe_type(row)}; an object with named columns is expected")
@@ -145,13 +153,17 @@ def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
         return {**convert_pair(row), **_read_tools(row)}
     if form == DataFormat.prompts:
         return _convert_prompt(row)
+    if form == DataFormat.text:
+        value, column = first_value(row, (TEXT,))
+        return {TEXT: read_text(value, column)}
     _refuse_bad_answer(row)
     messages = _CONVERTERS[form](row)
     check_messages(messages)
     if not any(message["role"] == "assistant" for message in messages):
         reason = "no turn of the assistant: nothing in this row carries loss"
         raise RowError(reason, None, "data_no_answer")
-    return {"messages": messages, **_read_tools(row)}
+    trained_turns = take_marks(messages, train_on)
+    return {"messages": messages, **trained_turns, **_read_tools(row)}
 
 
 def _refuse_bad_answer(row: Mapping[str, object]) -> None:
@@ -188,6 +200,8 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
     """Describe in a few words what is converted into what."""
     if form == DataFormat.chat and columns == ("messages",):
         return "chat (messages), taken as it is"
+    if form == DataFormat.text:
+        return "text, every token of which is learnt"
     return f"{form} ({', '.join(columns)}), converted to {_CONVERTED[kind]}"
 
 
@@ -223,7 +237,10 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
     rows = _find_nested_rows(row, kind)
-    if rows:
+    if kind == Kind.sft and isinstance(row.get(TEXT), str):
+        cure = "data.format=text learns plain text; conversations have columns of their own: "
+        cure += _EXPECTED[kind]
+    elif rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
     else:
         example = _example_of_columns(row, kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from launch.data.marks import hidden_mark
 from launch.data.prompts import (
     CHATS,
     PROMPTS,
@@ -43,7 +44,7 @@ def convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
 
     Upstream takes the prompt from chosen alone (dataset_transformation.py:1536-1539).
 
-    Raises RowError: data_row, data_roles, data_no_answer, data_pair.
+    Raises RowError: data_row, data_roles, data_no_answer, data_marks, data_pair.
     """
     if row.get("chosen_response") is not None:
         row = {_OTHER_NAMES.get(name, name): value for name, value in row.items()}
@@ -134,12 +135,16 @@ def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
 def _check_side(messages: list[Message], side: str) -> None:
     """Check that a side is a conversation that ends with an answer.
 
-    Raises RowError: data_roles, data_no_answer, data_pair.
+    Raises RowError: data_roles, data_no_answer, data_marks, data_pair.
     """
     check_messages(messages)
     if messages[-1]["role"] != "assistant":
         reason = f"{side} does not end with a turn of the assistant"
         raise RowError(reason, None, "data_no_answer")
+    mark = hidden_mark(messages[-1])
+    if mark is not None:
+        reason = f"{side} ends with an answer that is marked as one that is not learnt ({mark})"
+        raise RowError(reason, "remove the mark, or leave the row out", "data_marks")
     if len(messages) < 2:
         cure = "add a column prompt, or write both sides as lists of messages"
         raise RowError(f"{side} is an answer without a prompt", cure, "data_pair")

@@ -32,6 +32,20 @@ class PairSide:
     changed_answer: tuple[str, ...] = ()
     dropped_fields: tuple[str, ...] = ()  # of the messages: `reasoning_content`
     has_null_keys: bool = False  # whether tools or their calls have keys with a null
+    # of a chat with several answers, before truncation: the number of the message that each run of
+    # tokens with loss is; None for a run that is no answer
+    learnt: tuple[int | None, ...] | None = None
+    only_learnt_cut: bool = False  # whether one answer is learnt of several, and is cut off
+
+    @property
+    def answers(self) -> tuple[tuple[int, bool], ...]:
+        """The number of each message of the assistant, and whether it is learnt; none where the
+        chat has a single one.
+        """
+        if self.learnt is None:
+            return ()
+        turns = enumerate(self.messages)
+        return tuple((n, n in self.learnt) for n, (role, _) in turns if role == "assistant")
 
     @property
     def is_truncated(self) -> bool:
@@ -48,6 +62,7 @@ class PairSide:
             "text": "".join(self.pieces),
             "tokens": tokens,
             "untruncated": self.untruncated,
+            "answers": [{"turn": n + 1, "learnt": is_learnt} for n, is_learnt in self.answers],
         }
 
 
@@ -188,7 +203,7 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Fin
     Each kind of problem is reported once, with its first place, if more than the share `above` of
     the samples has it; answer_changed, which no data can cause, if any sample has it. The ids are
     no_loss_tokens, answer_changed, equal_pairs, loss_on_user, no_end_of_turn, double_bos,
-    pad_is_end, system_dropped, calls_dropped, padded_tools, and of a warning fields_dropped.
+    pad_is_end, learnt_answer_cut, system_dropped, calls_dropped, padded_tools, and of a warning fields_dropped.
     """
     problems = [data.refusal] if data.refusal else []
     problems += _find_samples_without_loss(data, above)
@@ -310,11 +325,14 @@ def _has_loss_on_user(side: PairSide, data: TokenizedSamples) -> bool:
 
 
 def _lacks_end_of_turn(side: PairSide, data: TokenizedSamples) -> bool:
-    """Return whether no special token that carries loss follows the last answer.
+    """Return whether no special token that carries loss follows the last answer that is learnt.
 
     For a reward model, any special token suffices.
     """
     last = len(side.messages) - 1
+    learnt = [number for number, is_learnt in side.answers if is_learnt]
+    if learnt:
+        last = learnt[-1]
     if side.is_truncated or last < 0 or side.messages[last][0] != "assistant":
         return False
     answer = [position for position, turn in enumerate(side.turns) if turn == last]
@@ -345,6 +363,10 @@ def _hides_end(side: PairSide, data: TokenizedSamples) -> bool:
 
 def _drops_system_turn(side: PairSide, data: TokenizedSamples) -> bool:
     return any(role == "system" and not is_rendered for role, is_rendered in side.messages)
+
+
+def _cuts_only_learnt_answer(side: PairSide, data: TokenizedSamples) -> bool:
+    return side.only_learnt_cut
 
 
 def _drops_tool_calls(side: PairSide, data: TokenizedSamples) -> bool:
@@ -389,6 +411,12 @@ _RULES = (
         _hides_end,
         "the pad token is the end token, and the end of the answers is masked",
         "use another pad token",
+    ),
+    _Rule(
+        "learnt_answer_cut",
+        _cuts_only_learnt_answer,
+        "the only answer that is learnt is cut off",
+        "raise recipe.max_seq_length, or remove the rows",
     ),
     _Rule(
         "system_dropped",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.digests import Digest
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 
@@ -35,7 +35,7 @@ _DESCRIPTIONS = re.compile(r"state\.json|dataset_info\.json|dataset_dict\.json|c
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # files beside a missing one, with which its name is compared
 # The version of the conversion. Raise it when the same files would be converted to other rows.
-CONVERTER = 3
+CONVERTER = 4
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 
@@ -165,6 +165,7 @@ class LocalData:
     skips: bool = False  # whether rows that can't be used are left out
     # whether system turns become the beginning of the first user turn
     merges_system_turns: bool = False
+    train_on: TrainOn = TrainOn.all  # which answers are learnt
 
     @property
     def key(self) -> str:
@@ -184,6 +185,8 @@ class LocalData:
             parts.append("skip")
         if self.merges_system_turns:
             parts.append("merged system turns")
+        if self.train_on != TrainOn.all:
+            parts.append(f"train_on={self.train_on}")
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +102,30 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
         raise _write_error(data, error) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def count_trained_elsewhere(sets: Sequence[LocalData]) -> int:
+    """Return how many rows that are held out of one staged data set are in what is trained on of
+    another one: each is split by itself.
+    """
+    shared = 0
+    for data in sets:
+        held_out = data.folder / VALIDATION_FILE
+        if not isinstance(data.validation, float) or not held_out.is_file():
+            continue
+        trained: set[int] = set()
+        for other in sets:
+            if other.folder != data.folder:
+                trained.update(_hash_lines(other.train_file))
+        shared += sum(row_hash in trained for row_hash in _hash_lines(held_out))
+    return shared
+
+
+def _hash_lines(file: Path) -> Iterator[int]:
+    """Yield the hash of each row of a staged file."""
+    with file.open("rb") as stream:
+        for line in stream:
+            yield hash_row(line.rstrip(b"\n"))
 
 
 def _write(data: LocalData, folder: Path) -> StagedRows:

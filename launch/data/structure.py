@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Kind
+from launch.config.schema import DataFormat, Kind
 from launch.data.conversion import Conversion
+from launch.data.formats import TEXT
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
@@ -33,7 +34,7 @@ class DataStructure:
     validation: int | None  # number of rows that are held out; None if it is not known
     formats: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()  # roles of the turns
-    turns: tuple[int, int] = (0, 0)  # least and largest number of turns in a row
+    turns: tuple[int, int] = (0, 0)  # least and largest number of turns in a row; 0 of plain text
     not_read_because: str | None = None  # None: the rows were read
     notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
 
@@ -45,14 +46,12 @@ class DataStructure:
         if self.not_read_because:
             return f"{names}: not read, {self.not_read_because}"
         rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
+        facts = [f"{rows} read: {'; '.join(self.formats)}"]
         least, most = self.turns
-        turns = f"{least} to {most} turns" if least < most else f"{least} turns"
-        facts = (
-            f"{rows} read: {'; '.join(self.formats)}",
-            f"{turns} ({', '.join(self.roles)})",
-            *self.notes,
-        )
-        return f"{names}: {'; '.join(facts)}"
+        if most:
+            turns = f"{least} to {most} turns" if least < most else f"{least} turns"
+            facts.append(f"{turns} ({', '.join(self.roles)})")
+        return f"{names}: {'; '.join((*facts, *self.notes))}"
 
 
 def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStructure:
@@ -82,18 +81,18 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
 def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
     """Read the first `rows` rows of the data, and those of its validation files."""
     conversion = Conversion(data)
-    conversation = _CONVERSATIONS[data.kind][0]  # both sides of a pair have the same turns
+    conversation = _texts_of(data)[0]  # both sides of a pair have the same turns
     turns: list[int] = []
     sizes: list[tuple[str, int]] = []
     roles: dict[str, None] = {}  # in the order of their first use
     converted = conversion.rows(data.files.paths)
     for place, columns in islice(converted, rows):
-        messages = columns[conversation]
+        messages = [] if data.format == DataFormat.text else columns[conversation]
         turns.append(len(messages))
         roles.update({message["role"]: None for message in messages})
-        sizes.append((place, _count_characters(columns, data.kind)))
+        sizes.append((place, _count_characters(columns, data)))
+    notes = conversion.notes(sizes)  # of these rows, without the next one
     is_all = next(converted, None) is None
-    notes = conversion.notes(sizes)
     held_out = None
     if isinstance(data.validation, DataFiles):
         notes += _note_held_out(data, data.validation, rows)
@@ -115,13 +114,20 @@ def _note_held_out(data: LocalData, files: DataFiles, rows: int | None) -> list[
     """Read the first rows of the validation files, and return the notes about them."""
     conversion = Conversion(data)
     converted = islice(conversion.rows(files.paths), rows)
-    sizes = [(place, _count_characters(columns, data.kind)) for place, columns in converted]
+    sizes = [(place, _count_characters(columns, data)) for place, columns in converted]
     return conversion.notes(sizes, "held-out ")
 
 
-def _count_characters(columns: Mapping[str, Any], kind: Kind) -> int:
-    """Count the characters of a row's turns."""
+def _texts_of(data: LocalData) -> tuple[str, ...]:
+    """Return the converted columns that hold what is read."""
+    return (TEXT,) if data.format == DataFormat.text else _CONVERSATIONS[data.kind]
+
+
+def _count_characters(columns: Mapping[str, Any], data: LocalData) -> int:
+    """Count the characters of a row's turns, or of its text."""
     characters = 0
-    for name in _CONVERSATIONS[kind]:
-        characters += sum(len(turn["content"]) for turn in columns[name])
+    for name in _texts_of(data):
+        value = columns[name]
+        texts = [value] if isinstance(value, str) else [turn["content"] for turn in value]
+        characters += sum(map(len, texts))
     return characters

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from launch.data.marks import marks_of
 from launch.data.row_errors import RowError, describe_type, parse_list, read_text
 from launch.data.tools import read_calls
 
@@ -34,8 +35,6 @@ _CALL_KEYS = ("tool_calls", "function_calls")
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant):[ \n]?")  # of Anthropic's transcripts
 _SPEAKER_OF_LINE = re.compile(r"(?:^|\n)(Human|Assistant):[ \n]?")  # of BELLE's
-# OpenAI's and axolotl's marks of a turn that is not to be learned
-_NOT_TRAINED = {"weight": 0, "train": False}
 
 
 def read_turns(role: str, value: object, column: str) -> list[Message]:
@@ -131,8 +130,14 @@ def _is_call(turn: object) -> bool:
 
 
 def _append(messages: list[Message], message: Message, *, is_call: bool) -> None:
-    """Append a message. Calls that stand in turns of their own belong to the answer before them."""
+    """Append a message. Calls that stand in turns of their own belong to the answer before them.
+
+    Raises RowError: data_marks.
+    """
     if is_call and messages and messages[-1]["role"] == "assistant":
+        if marks_of(message) != marks_of(messages[-1]):
+            reason = "a call and the answer before it are one turn, and their marks differ"
+            raise RowError(reason, "give both the same mark", "data_marks")
         calls = [*messages[-1].get("tool_calls", ()), *message["tool_calls"]]
         messages[-1] = {**messages[-1], "tool_calls": calls}
         return
@@ -163,7 +168,7 @@ def _read_turn(turn: object, place: str) -> list[Message]:
     if _first_given(turn, ROLE_KEYS) is None and len(asked) == len(answered) == 1:
         question = {"role": "user", "content": read_text(turn[asked[0]], place)}
         answer = {"role": "assistant", "content": read_text(turn[answered[0]], place)}
-        return [question, answer]
+        return [question, answer | marks_of(turn)]
     return [_read_message(turn, place)]
 
 
@@ -175,8 +180,6 @@ def _read_message(turn: Mapping[str, object], place: str) -> Message:
     role = _read_role(turn, place)
     given = {key: value for key, value in turn.items() if value is not None}
     rest = {key: given[key] for key in given if key not in (*ROLE_KEYS, *CONTENT_KEYS)}
-    if role == "assistant":
-        _refuse_marks(rest, place)
     content = _first_given(turn, CONTENT_KEYS)
     if _is_call(turn):
         return {"role": role, "content": "", "tool_calls": read_calls(content, place), **rest}
@@ -234,18 +237,6 @@ def _first_given(turn: Mapping[str, object], keys: tuple[str, ...]) -> object:
         if turn.get(key) is not None:
             return turn[key]
     return None
-
-
-def _refuse_marks(rest: Mapping[str, object], place: str) -> None:
-    """Refuse an answer that the row excludes from training.
-
-    `rest` has the keys of the turn other than role and content. Raises RowError: data_row.
-    """
-    for key, value in _NOT_TRAINED.items():
-        if key in rest and rest[key] == value:
-            message = f"{place} has {key} {rest[key]!r}, but the trainers learn every answer"
-            cure = "end the conversation before it, or remove the mark to learn that answer too"
-            raise RowError(message, cure)
 
 
 def _join_parts(content: list[object], place: str) -> object:

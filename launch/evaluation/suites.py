@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from launch.config.schema import DataFormat
 from launch.data.sources import VALIDATION_FILE
 from launch.demo import DEMO_KEY, rewards
 from launch.demo.tasks import chat_rows, make_tasks, preference_rows, prompt_rows
@@ -97,11 +98,14 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
 
 
 def ensure_held_out(run: Run) -> Path | None:
-    """Return the folder with up to 200 of the rows that a run held out; None without any.
+    """Return the folder with up to 200 of the rows that a run held out; None without any, or where
+    they are plain text, which asks nothing.
 
     The rows are copied once.
     """
     folder = run.folder / RESULTS / HELD_OUT
+    if _learns_text(run):
+        return None
     if (folder / ROWS).is_file():
         return folder
     # Whatever the trainer, its plan names the folder of each staged data set.
@@ -118,6 +122,10 @@ def ensure_held_out(run: Run) -> Path | None:
     return folder
 
 
+def _learns_text(run: Run) -> bool:
+    return mapping(run.settings.get("data")).get("format") == DataFormat.text
+
+
 def _no_rows(run: Run | None) -> UserError:
     """Return the refusal of tasks=held_out, with what can be done for that run."""
     others = "name other tasks with tasks="
@@ -129,7 +137,10 @@ def _no_rows(run: Run | None) -> UserError:
     entries = run.plan.get("data")
     local = [mapping(entry) for entry in entries] if isinstance(entries, list) else []
     rows = sum(int(entry.get("read") or 0) for entry in local)
-    if kind not in ("sft", "dpo"):
+    if _learns_text(run):
+        message = f"{run_name(run.folder)} learnt plain text, which asks nothing"
+        cure = f"its eval_loss is that of the held-out texts (data.validation); {others}"
+    elif kind not in ("sft", "dpo"):
         cure = f"only SFT and DPO are judged by held-out rows; {others}"
     elif not all(local) or rows < _LEAST_ROWS:
         cure = f"rows are held out of local data (data.mix) with {_LEAST_ROWS} or more; {others}"

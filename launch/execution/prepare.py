@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launch.data.staging import StagedRows, is_staged, load_staged, stage
+from launch.data.staging import count_trained_elsewhere, is_staged, load_staged, stage
 from launch.demo.ensure import ensure_model, ensure_rows
 from launch.errors import UserError, refusal
 from launch.execution.merge import RECORD, merge_adapter, read_training
@@ -37,8 +37,11 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
             staged = stage(entry.data, digests.of)
             if staged is not None:
                 say(f"staged {staged.describe()} in {entry.data.folder}")
-        _refuse_trained_validation(plan, load_staged(entry.data))
+        counted = load_staged(entry.data)
+        if counted is not None:
+            _refuse_trained_validation(plan, counted.shared, counted.validation)
     digests.save()
+    _refuse_validation_of_others(plan)
 
 
 def _merge(adapter: Adapter, say: Callable[[str], None]) -> None:
@@ -50,14 +53,21 @@ def _merge(adapter: Adapter, say: Callable[[str], None]) -> None:
     say(f"{verb} {adapter.folder} and {adapter.base} in {merged.folder}")
 
 
-def _refuse_trained_validation(plan: Plan, staged: StagedRows | None) -> None:
-    """Raise UserError (validation_trained) if validation rows are also among the training rows."""
-    if staged is None or not staged.shared or "validation_trained" in plan.config.allow:
+def _refuse_validation_of_others(plan: Plan) -> None:
+    """Refuse rows that are held out of one data set and trained on in another."""
+    sets = {entry.data.folder: entry.data for entry in plan.inputs.mixture if entry.data}
+    if len(sets) < 2:
         return
-    message = (
-        f"{staged.shared} of {staged.validation} validation rows are also trained on: "
-        "their loss means little"
-    )
+    counts = [load_staged(data) for data in sets.values()]
+    held_out = sum(staged.validation for staged in counts if staged)
+    _refuse_trained_validation(plan, count_trained_elsewhere(list(sets.values())), held_out)
+
+
+def _refuse_trained_validation(plan: Plan, shared: int, held_out: int) -> None:
+    """Raise UserError (validation_trained) if validation rows are also among the training rows."""
+    if not shared or "validation_trained" in plan.config.allow:
+        return
+    message = f"{shared} of {held_out} validation rows are also trained on: their loss means little"
     where = plan.origins.of("data.validation").where
     cure = Fix.of("remove them from one of the two, or set {0}", "allow=[validation_trained]")
     raise refusal("validation_trained", message, where, cure)

@@ -45,7 +45,7 @@ from launch.worker.samples import SamplesRequest
 from launch.worker.trl_options import MixturePart
 
 # patches and options that let the trainer be imported, or decide how it tokenises
-_KEPT = ("unused_imports", "registered_models", "chat_template")
+_KEPT = ("unused_imports", "registered_models", "chat_template", "learns")
 DATA_RULE = "data_tokens"  # the id of the findings of `check`
 _ROWS_BEFORE_RUN = 32  # rows of each data set that are tokenised before a run
 _WIDESPREAD = 0.5  # share of the samples with a problem above which a run is refused

@@ -40,7 +40,21 @@ def describe_side(side: PairSide) -> str:
         text += f", {sum(side.loss)} carry loss"
     if side.is_truncated:
         text += f", {side.untruncated - len(side.ids)} more are cut off"
+    if side.answers:
+        text += f", {_describe_learnt(side)}"
     return text
+
+
+def _describe_learnt(side: PairSide) -> str:
+    """Describe which of several answers are learnt, by the numbers of their turns."""
+    learnt = [str(number + 1) for number, is_learnt in side.answers if is_learnt]
+    count = len(side.answers)
+    if len(learnt) == count:
+        return f"all {count} answers are learnt"
+    if not learnt:
+        return f"none of {count} answers is learnt"
+    turns = "turn" if len(learnt) == 1 else "turns"
+    return f"{len(learnt)} of {count} answers learnt: {turns} {', '.join(learnt)}"
 
 
 def legend(data: TokenizedSamples, *, colour: bool) -> str:

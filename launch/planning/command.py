@@ -17,6 +17,7 @@ from launch.planning.checks import render_argv
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, values_of
 from launch.planning.inputs import Inputs
+from launch.planning.learnt import requested_learning
 from launch.planning.machine import Machine
 from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Batch, Parallel
@@ -178,6 +179,7 @@ def choose_options(
     template = None if "chat_template_path" in flags.flags else _template_file(flags)
     return _render_chosen(
         {
+            "learns": requested_learning(config),
             "validation": None if inputs.held_out is None else repr(inputs.held_out),
             "subset": flags.subset,
             "mixture": flags.mixture,

@@ -20,12 +20,14 @@ from launch.config.recipe_keys import (
 )
 from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
+from launch.planning.learnt import learning_flags, requested_learning
 from launch.planning.lora import requested_lora
 from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import CONTEXT_FLAG, Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import OLMO_CORE_SFT
+from launch.worker.trl_options import LEARNS_TEXT
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
@@ -91,6 +93,13 @@ def requested_settings(
     recipe.
     """
     requested = _settings_of_recipe(config, parallel)
+    learnt = requested_learning(config)
+    is_cut = (
+        learnt == LEARNS_TEXT and config.recipe.packing != Packing.bins
+    )  # `text_cut` is allowed
+    is_overridden = bool(learning_flags(config).keys() & config.flags.keys())
+    if learnt is not None and not is_cut and not is_overridden:
+        requested["train_on"] = learnt
     shares = _shares_of(config, mixture)
     if shares is not None:
         requested["mixture"] = shares

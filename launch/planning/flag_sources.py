@@ -20,6 +20,7 @@ from launch.errors import UserError
 from launch.planning.chat_template import ChatTemplate, needs_begin_token
 from launch.planning.flags import BY_LAUNCH, Flag, Flags
 from launch.planning.inputs import Inputs
+from launch.planning.learnt import key_of_learning, learning_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.mixture import build_data_flags
 from launch.planning.parallel import Batch, Parallel
@@ -73,6 +74,8 @@ def build_flags(
         flags |= _validation_flags(trainer, origins, batch)
     flags |= recipe_flags
     flags |= _trainer_file_flags(trainer, origins, parallel, with_adapter=lora is not None)
+    for name, value in learning_flags(config).items():
+        flags[name] = Flag(value, origins.of(key_of_learning(config)))
     for name, value in ray_flags(config, parallel.width).items():
         flags[name] = Flag(value, BY_LAUNCH)
 

@@ -87,6 +87,7 @@ def resolve_mixture(
                 own_set.share if own_set else held_out,
                 skips=data.bad_rows == BadRows.skip,
                 merges_system_turns=data.system_turns == SystemTurns.merge,
+                train_on=data.train_on,
             )
         entries.append(MixtureEntry(source, share, entry.split, local_data, own_set))
     if config.trainer.family == Family.trl and len(entries) > 1 and not sets:

@@ -47,14 +47,14 @@ def find_changed_answer(
     if not everything.strip():  # a finding of its own
         return None
     following = _text_after_question(tokenizer, runs, messages[:position])
-    before = [part for message in messages[:position] for part in _answer_parts(message)]
-    for part in _answer_parts(messages[position]):
-        expected = _round_trip(tokenizer, part)
+    before = [part for message in messages[:position] for part in answer_parts(message)]
+    for part in answer_parts(messages[position]):
+        expected = round_trip(tokenizer, part)
         if _holds(following, expected, part, rendered):
             continue
         # An earlier answer may be equal. Where the last one is trained as well, it is there once
         # more.
-        earlier = sum(_round_trip(tokenizer, text).count(expected) for text in before)
+        earlier = sum(round_trip(tokenizer, text).count(expected) for text in before)
         if everything.count(expected) > earlier:
             continue
         return [_shorten(expected), _shorten(following.replace("\0", " "))]
@@ -97,12 +97,12 @@ def _find_last_answer(messages: Sequence[Message]) -> int | None:
     for position in reversed(range(len(messages))):
         message = messages[position]
         if message.get("role") == "assistant":
-            has_text = not message.get("tool_calls") and any(_answer_parts(message))
+            has_text = not message.get("tool_calls") and any(answer_parts(message))
             return position if has_text else None
     return None
 
 
-def _answer_parts(message: Message) -> list[str]:
+def answer_parts(message: Message) -> list[str]:
     """Return the texts of an answer, without its thinking."""
     if message.get("role") != "assistant":
         return []
@@ -134,7 +134,7 @@ def _decode_runs(
     """Return the text of each run of tokens that all carry loss, or that all carry none."""
     runs = []
     for is_trained, group in groupby(zip(ids, loss, strict=True), key=lambda token: token[1]):
-        runs.append((_decode(tokenizer, [token for token, _ in group]), is_trained))
+        runs.append((decode(tokenizer, [token for token, _ in group]), is_trained))
     return runs
 
 
@@ -146,11 +146,11 @@ def _text_after_question(
     """
     turns = (message for message in reversed(earlier) if message.get("role") != "assistant")
     question = next((text for turn in turns for text in _texts(turn.get("content"))), "")
-    question = _squeeze(_round_trip(tokenizer, question))
+    question = squeeze(round_trip(tokenizer, question))
     start = 0
     for number, (text, is_trained) in enumerate(runs):
         follows = any(is_later for _, is_later in runs[number:])
-        if question and follows and not is_trained and question in _squeeze(text):
+        if question and follows and not is_trained and question in squeeze(text):
             start = number
     return "\0".join(text for text, is_trained in runs[start:] if is_trained)
 
@@ -161,20 +161,28 @@ def _holds(trained: str, expected: str, part: str, rendered: str) -> bool:
     if expected in trained or f"{expected[:-1]}\ufffd" in trained:
         return True
     # A tokenizer may have other spaces within a text than at its beginning; the template has none.
-    return part in rendered and _squeeze(expected) in _squeeze(trained)
+    return part in rendered and squeeze(expected) in squeeze(trained)
 
 
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+def is_held(text: str, expected: str) -> bool:
+    """Whether a decoded text has another one, apart from white space."""
+    return squeeze(expected) in squeeze(text)
+
+
+def decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return the text of tokens."""
     text: str = tokenizer.decode(list(ids))
     return text
 
 
-def _round_trip(tokenizer: Any, text: str) -> str:
+def round_trip(tokenizer: Any, text: str) -> str:
+    """Return a text as its tokens are decoded, without white space around it."""
     ids = tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
-    return _decode(tokenizer, ids).strip()
+    return decode(tokenizer, ids).strip()
 
 
-def _squeeze(text: str) -> str:
+def squeeze(text: str) -> str:
+    """Return a text without white space."""
     return "".join(text.split())
 
 

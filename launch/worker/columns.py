@@ -153,6 +153,11 @@ def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:
             yield chunk.slice(start, _CHUNK_ROWS)
 
 
+def iter_batches(dataset: Any, names: Collection[str]) -> Iterator[Any]:
+    """Yield the columns `names` in table order, some rows at a time, as Arrow's record batches."""
+    yield from dataset.data.table.select(list(names)).to_batches(max_chunksize=_CHUNK_ROWS)
+
+
 def _count_unmasked(labels: Any, starts: Any) -> Any:
     """Return how many labels of each list after the first are not MASKED.
 

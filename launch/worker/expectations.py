@@ -56,6 +56,7 @@ EVIDENCE = (
     "max_steps",
     "seed",  # of the order in which rows are dealt
     "max_seq_length",  # tokens of the longest row
+    "train_on",  # which answers are learnt, "last" or "marked", or every token of "text"
     "mixture",  # the share of each data set, in the order of data.mix
     "beta",  # of DPO
     "loss",  # by the trainer's own name

@@ -14,6 +14,7 @@ from typing import Any
 from .answers import find_changed_answer, find_dropped_fields
 from .columns import MASKED
 from .json_codec import decode, encode
+from .turns import answers_of, find_learnt, find_runs
 
 PAIR = ("chosen", "rejected")
 Place = tuple[int, int]  # of characters: first, behind the last
@@ -54,6 +55,9 @@ class TokenizedSide:
     # ids and loss before truncation; None: those above, or nobody knows them of a side that is cut
     whole: tuple[Sequence[int], Sequence[bool] | None] | None = None
     drops_tools: bool = False  # whether the trainer leaves the tools of the row out
+    due: Sequence[int] | None = (
+        None  # numbers of the messages that are to be learnt; None: all answers
+    )
 
 
 @dataclass
@@ -111,6 +115,8 @@ class SampleReport:
         self.request.out.write_text(encode(content), encoding="utf-8")
 
     def _describe(self, side: TokenizedSide) -> dict[str, Any]:
+        if not side.messages:
+            return self._describe_text(side)
         tools = read_tools(side.tools)
         rendered = self.tokenizer.apply_chat_template(
             side.messages, tools=tools, chat_template=self.template, tokenize=False
@@ -121,9 +127,14 @@ class SampleReport:
         start = _find(list(side.ids), whole)
         contents = _find_contents(text, side.messages)
         answer = None
+        learnt = None
         if side.whole is not None or len(side.ids) >= len(whole):
             ids, loss = side.whole or (side.ids, side.loss)
-            answer = find_changed_answer(self.tokenizer, side.messages, text, ids, loss)
+            answers = answers_of(side.messages)
+            if loss is not None and len(answers) > 1:
+                learnt = find_learnt(self.tokenizer, side.messages, ids, loss, tools)
+            if side.due is None or set(answers[-1:]) <= set(side.due):
+                answer = find_changed_answer(self.tokenizer, side.messages, text, ids, loss)
         if start is None:  # the trainer tokenises differently, so the text is decoded by token
             pieces = [self.tokenizer.decode([token]) for token in side.ids]
             turns: list[int | None] = [None] * len(pieces)
@@ -141,11 +152,37 @@ class SampleReport:
             "drops_calls": side.drops_tools or _drops_calls(text, side, tools),
             "changed_answer": answer or [],
             "dropped_fields": find_dropped_fields(side.messages, text),
+            "learnt": learnt,
+            "only_learnt_cut": _is_only_learnt_cut(side, learnt),
             "has_null_keys": _has_null_keys(tools)
             or any(_has_null_keys(message.get("tool_calls")) for message in side.messages),
             "hidden": list(side.hidden),
             "untruncated": len(whole),
         }
+
+    def _describe_text(self, side: TokenizedSide) -> dict[str, Any]:
+        """Describe plain text, which has no turns."""
+        assert side.loss is not None
+        return {
+            "name": side.name,
+            "ids": list(side.ids),
+            "pieces": [self.tokenizer.decode([token]) for token in side.ids],
+            "loss": [bool(carries) for carries in side.loss],
+            "turns": [None] * len(side.ids),
+            "messages": [],
+            "hidden": list(side.hidden),
+            "untruncated": len(side.whole[0] if side.whole else side.ids),
+        }
+
+
+def _is_only_learnt_cut(side: TokenizedSide, learnt: Sequence[int | None] | None) -> bool:
+    """Whether one of several answers is learnt, and truncation cuts it off, at least in part."""
+    if side.whole is None or learnt is None or len(learnt) != 1:
+        return False
+    ids, loss = side.whole
+    [(start, end)] = find_runs(loss or ())
+    is_end = list(side.ids) != list(ids[: len(side.ids)])
+    return start < len(ids) - len(side.ids) if is_end else end > len(side.ids)
 
 
 def read_tools(tools: Any) -> Any:

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any
 
 from .json_codec import from_json
-from .trl_options import MixturePart
+from .trl_options import LEARNS_TEXT, MixturePart
 
 _SEED = 42  # fixed upstream: dataset_transformation.py:1870
 _VALIDATION = "validation"
+TEXT = "text"  # the column of plain text, by TRL's default of dataset_text_field
 
 
 def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
@@ -184,6 +185,8 @@ def keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> A
     subset = options.get("subset")
     if "verifier" in options:
         data = to_prompts(data)
+    if options.get("learns") == LEARNS_TEXT:
+        data = type(data)({part: select_text(rows, name) for part, rows in data.items()})
     if split not in data:
         raise ValueError(f"{name} has no split '{split}'; it has {', '.join(map(str, data))}")
     if validation is None and subset is None:
@@ -211,6 +214,17 @@ def keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> A
             f"launch: {name}: {len(rows)} -> {len(data[split])} rows (subset {subset})", flush=True
         )
     return data
+
+
+def select_text(rows: Any, name: str) -> Any:
+    """Return the column of plain text alone: TRL would take other columns for conversations.
+
+    Raises ValueError for rows without the column.
+    """
+    if rows.column_names is not None and TEXT not in rows.column_names:
+        columns = ", ".join(rows.column_names)
+        raise ValueError(f"data.format=text: {name} has no column {TEXT!r}, but {columns}")
+    return rows.select_columns([TEXT])
 
 
 def subset_size(amount: str, rows: int) -> int:

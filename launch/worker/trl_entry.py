@@ -127,7 +127,7 @@ def _build(job: EntryJob) -> Any:
     template = getattr(args, "chat_template_path", None)
     if template:
         use_staged_form(Path(template))
-    entry = entry_class(job.trainer, args, job.events)
+    entry = entry_class(job.trainer, args, job.events, job.options.get("learns"))
     sample_every = _count_of("samples", job.options) if "samples" in job.options else None
     if "verifier" in job.options:
         scorer = _create_scorer(job, train, tokenizer)

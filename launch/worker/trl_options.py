@@ -20,8 +20,14 @@ class EntryOption:
     takes_value: bool = True
 
 
+# values of the option `learns`
+LEARNS_LAST, LEARNS_MARKED, LEARNS_TEXT = "last", "marked", "text"
+
 OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
     {
+        "learns": EntryOption(
+            "learns the last answer of each row, those that the rows mark, or plain text"
+        ),
         "validation": EntryOption("holds out this share of data that launch has not split itself"),
         # after the validation rows are held out, since it may repeat rows
         "subset": EntryOption(

@@ -18,9 +18,11 @@ from .channel import EventWriter
 from .columns import MASKED
 from .model_loading import read_base
 from .trainer import TrainerProgram
-from .trl_options import MixturePart
+from .trl_options import LEARNS_TEXT, MixturePart
 from .trl_trainer import EntryError, entry_class
+from .turns import choose_answers
 
+_SPLITS = "bfd_split"  # packs what is longer than a row in pieces, and cuts nothing off
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
 
@@ -51,6 +53,10 @@ def hand_over(job: trl_entry.EntryJob) -> None:
     if "mixture" in job.options:
         parts = trl_data.read_parts(job.options["mixture"])
     sets = [_read_part(part, request, script.dataset_config) for part in parts]
+    if job.options.get("learns") == LEARNS_TEXT:
+        sets = [
+            trl_data.select_text(rows, part.name) for rows, part in zip(sets, parts, strict=True)
+        ]
     data = trl_data.join_rows(sets) if len(sets) > 1 else sets[0]
     ends = list(accumulate(map(len, sets), initial=0))
     preview = _preview_class(job, replace(request, starts=tuple(ends[:-1])), sets)
@@ -95,7 +101,8 @@ def _preview_class(
     whole = copy.copy(args)
     whole.max_length = None
     whole.shuffle_dataset = False
-    entry = entry_class(base, args, job.events)
+    learns = job.options.get("learns")
+    entry = entry_class(base, args, job.events, learns)
 
     class Preview(entry, Ending):  # type: ignore[misc, valid-type]
         def _prepare_dataset(
@@ -110,6 +117,8 @@ def _preview_class(
                 more = (False, *more[1:])  # SFT's packing is done afterwards
 
             def prepare(rows: Any) -> Any:
+                if learns is not None:
+                    return self.prepare_whole(rows, processing_class, whole, *more)
                 return base._prepare_dataset(self, rows, processing_class, whole, *more)
 
             try:
@@ -149,9 +158,10 @@ def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: A
     tokenizer = trainer._tokenizer
     columns = trainer.prepared.column_names
     is_pairs = "prompt_ids" in columns
-    cut = slice(None, args.max_length)
-    if args.truncation_mode == "keep_end":
-        cut = slice(-args.max_length, None)
+    limit = None if getattr(args, "packing_strategy", None) == _SPLITS else args.max_length
+    cut = slice(None, limit)
+    if args.truncation_mode == "keep_end" and limit is not None:
+        cut = slice(-limit, None)
     report = samples.SampleReport(request, tokenizer, getattr(trainer, "chat_template", None))
     used = []
     for number, (source, whole) in enumerate(zip(trainer.source, trainer.prepared, strict=True)):
@@ -166,16 +176,8 @@ def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: A
             kept = getattr(args, "packing", False) or any(
                 label != MASKED for label in row["labels"]
             )
-            loss = samples.loss_of_labels(row["labels"])
-            messages = source["messages"]
-            tools = source.get("tools")
-            uncut = (whole["input_ids"], samples.loss_of_labels(whole["labels"]))
-            sides = [
-                samples.TokenizedSide(
-                    "messages", messages, row["input_ids"], loss, tools, whole=uncut
-                )
-            ]
-        report.add(sides, kept=kept, limit=args.max_length)
+            sides = [_chat_side(source, row, whole, trainer._learns)]
+        report.add(sides, kept=kept, limit=limit)
         if kept:
             used.append(row)
     if getattr(args, "packing", False):
@@ -185,6 +187,20 @@ def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: A
         first_batch = collator(used[: request.per_device])
         batch = samples.describe_batch(first_batch, tokenizer.pad_token_id)
     report.write(batch=batch)
+
+
+def _chat_side(source: Any, row: Any, whole: Any, learns: str | None) -> samples.TokenizedSide:
+    """Return a row of SFT: a conversation, or plain text."""
+    loss = samples.loss_of_labels(row["labels"])
+    uncut = (whole["input_ids"], samples.loss_of_labels(whole["labels"]))
+    ids = row["input_ids"]
+    if trl_data.TEXT in source:
+        return samples.TokenizedSide(trl_data.TEXT, (), ids, loss, whole=uncut)
+    messages = source["messages"]
+    due = None if learns is None else choose_answers(source, learns)
+    return samples.TokenizedSide(
+        "messages", messages, ids, loss, source.get("tools"), whole=uncut, due=due
+    )
 
 
 def _pack(prepared: Any, args: Any) -> list[Any]:

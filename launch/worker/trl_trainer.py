@@ -8,7 +8,10 @@ from typing import Any
 
 from .channel import EventWriter
 from .patches.shared import INPUTS_LEFT, skips_input_casts
+from .trl_options import LEARNS_LAST, LEARNS_MARKED
+from .turns import choose_answers, keep_answers
 
+_SHOWN = 60  # characters of a row in an error
 _Trainer: Any = object  # TRL's trainer takes its place when `entry_class` joins the two
 
 
@@ -22,6 +25,10 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
     Flattening: SFTTrainer refuses `padding_free` with a length, because its collator would ignore
     it (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it otherwise, when
     the data is prepared. `truncates` is then true, and the trainer is built without a length.
+
+    Learning some answers: the rows are prepared twice. The first time they are tokenised, and the
+    labels of the other answers are masked; the second time TRL finds tokens and labels, which it
+    truncates and packs.
 
     Resuming: transformers checks for the end only after a step (trainer.py:1963), so that a run
     which resumes from the checkpoint of its last step would train one more.
@@ -37,6 +44,7 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
 
     truncates: bool
     _truncation_length: int | None  # tokens
+    _learns: str | None  # the option `learns`
     _events: EventWriter
     control: Any  # transformers' TrainerControl
     _skips_casts: bool | None = None  # not known before the first step
@@ -49,7 +57,21 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
         if self.truncates:
             args = copy.copy(args)
             args.max_length = self._truncation_length
+        if self._learns in (LEARNS_LAST, LEARNS_MARKED):
+            dataset = self.prepare_whole(dataset, processing_class, args, *more)
         return super()._prepare_dataset(dataset, processing_class, args, *more)
+
+    def prepare_whole(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+        """Return the rows of SFT tokenised at their whole length, with the labels of what is learnt:
+        TRL learns all answers, and takes labels that are there as they are (sft_trainer.py:1412).
+        """
+        whole = copy.copy(args)
+        whole.max_length = None
+        whole.shuffle_dataset = False
+        rows = super()._prepare_dataset(dataset, processing_class, whole, False, *more[1:])
+        if self._learns in (LEARNS_LAST, LEARNS_MARKED):
+            rows = label_answers(rows, processing_class, whole, self._learns)
+        return rows
 
     def _precompute_ref_logps(self, *arguments: Any, **options: Any) -> Any:
         self._events.begin("reference_logprobs")
@@ -122,8 +144,39 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
         return None
 
 
-def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
-    """Return a subclass of TRL's trainer `base` with `EntryTrainer`'s methods.
+def label_answers(rows: Any, tokenizer: Any, args: Any, learns: str) -> Any:
+    """Return tokenised rows of conversations whose labels are those of the answers to be learnt.
+
+    Raises EntryError where the labels can't be told apart.
+    """
+    from trl.trainer.sft_trainer import global_then_local_main_first
+
+    options: dict[str, Any] = {}
+    if hasattr(rows, "__len__"):  # not streamed
+        options = {"num_proc": args.dataset_num_proc, "desc": "Masking answers"}
+    with global_then_local_main_first():
+        return rows.map(
+            _mask_others, fn_kwargs={"tokenizer": tokenizer, "learns": learns}, **options
+        )
+
+
+def _mask_others(row: Any, tokenizer: Any, learns: str) -> dict[str, Any]:
+    """Return the labels of a row without those of the answers that are not to be learnt."""
+    messages = row["messages"]
+    kept = choose_answers(row, learns)
+    try:
+        labels = keep_answers(tokenizer, messages, row["input_ids"], row["labels"], kept)
+    except ValueError as error:
+        start = str(messages[0].get("content"))[:_SHOWN]
+        raise EntryError(
+            f"data.train_on={learns}: {error}, in the row that begins {start!r}"
+        ) from None
+    return {"labels": labels}
+
+
+def entry_class(base: Any, args: Any, events: EventWriter, learns: str | None = None) -> Any:
+    """Return a subclass of TRL's trainer `base` with `EntryTrainer`'s methods. `learns` is the
+    option of that name.
 
     Raises EntryError if samples are flattened and nothing would truncate them.
     """
@@ -137,6 +190,7 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
 
     class Entry(EntryTrainer, base):  # type: ignore[misc]
         truncates = flattens
+        _learns = learns
         _truncation_length = limit
         _events = events
 

@@ -353,19 +353,19 @@ REFUSED = (
     Refused(
         "a weight",
         messages(QUESTION, {**ANSWER, "weight": 0}),
-        "data_row",
+        "data_marks",
         ("0", "2"),
     ),
     Refused(
         "a weight of 0.0",
         messages(QUESTION, {**ANSWER, "weight": 0.0}),
-        "data_row",
+        "data_marks",
         ("0.0", "2"),
     ),
     Refused(
         "not to train",
         messages(QUESTION, {**ANSWER, "train": False}),
-        "data_row",
+        "data_marks",
         ("2",),
     ),
     Refused(

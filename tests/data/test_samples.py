@@ -66,6 +66,17 @@ SYSTEM_DROPPED = replace(
     GOOD, messages=(("system", False), *GOOD.messages), turns=(None, 1, 2, None)
 )
 NO_CALLS = replace(GOOD, drops_calls=True)
+ONE_CUT = replace(GOOD, learnt=(1,), only_learnt_cut=True, untruncated=9)
+FIRST_LEARNT = replace(
+    GOOD,
+    ids=(USER, ANSWER, EOS, USER, ANSWER),
+    pieces=("hi", "hello", "</s>", "hi", "hello"),
+    loss=(False, True, True, False, False),
+    turns=(0, 1, None, 2, 3),
+    messages=(*GOOD.messages, *GOOD.messages),
+    untruncated=5,
+    learnt=(1,),
+)
 CHANGED = replace(GOOD, changed_answer=("hello", "</s>"))
 NO_THINKING = replace(GOOD, dropped_fields=("reasoning_content", "the user's turn"))
 ENDS_HIDDEN = replace(GOOD, loss=None, hidden=(3,))
@@ -81,6 +92,14 @@ class Case(NamedTuple):
 
 CASES = (
     Case("a good sample", samples(GOOD), ()),
+    Case("the only answer that is learnt is cut", samples(GOOD, ONE_CUT), ("learnt_answer_cut",)),
+    # its end is that of the last answer that is learnt
+    Case("the first of two answers is learnt", samples(FIRST_LEARNT), ()),
+    Case(
+        "the end of the learnt answer is masked",
+        samples(replace(FIRST_LEARNT, loss=(False, True, False, False, False))),
+        ("no_end_of_turn",),
+    ),
     # once, with its first place
     Case(
         "a user's tokens carry loss",

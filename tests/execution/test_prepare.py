@@ -18,6 +18,7 @@ from launch.execution.record.changes import describe_patches
 from launch.planning.build import build_plan, plan_on_this_machine
 from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, planned
+from tests.data.files import chat, write_lines
 from tests.messages import outline
 from tests.trl_texts import install_trl
 
@@ -43,6 +44,36 @@ def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
     assert "128 rows" in printed[1]
     prepare_inputs(plan, printed.append)
     assert len(printed) == 2
+
+
+def test_rows_that_one_data_set_holds_out_and_another_one_trains_on_are_named(
+    tmp_path: Path,
+) -> None:
+    rows = [chat(f"Question {number}", "Answer") for number in range(200)]
+    others = [chat(f"Other {number}", "Answer") for number in range(200)]
+    write_lines(tmp_path / "a.jsonl", rows)
+    write_lines(tmp_path / "b.jsonl", [*rows[:100], *others])
+    write_lines(tmp_path / "c.jsonl", others)
+    for name, ids in (("b", ["validation_trained"]), ("c", [])):
+        mix = (
+            f"data.mix=[{{name: {tmp_path}/a.jsonl}},{{name: {tmp_path}/{name}.jsonl,share: 0.5}}]"
+        )
+        plan = plan_on_this_machine(
+            composed(
+                "stage=sft",
+                "trainer=trl_sft",
+                "device=cpu",
+                f"runs={tmp_path}/runs",
+                "data.validation=0.1",
+                mix,
+            )
+        )
+        try:
+            prepare_inputs(plan, lambda _: None)
+            found = []
+        except UserError as error:
+            found = [problem.id for problem in error.problems]
+        assert found == ids
 
 
 QWEN3 = ("stage=sft", "trainer=trl_sft", "recipe.chat_template=qwen3")

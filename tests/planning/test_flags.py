@@ -242,6 +242,10 @@ SFT, DPO = (
     ("stage=demo", "trainer=trl_sft", "gpus=0"),
     ("stage=demo_dpo", "trainer=trl_dpo", "gpus=0"),
 )
+HUB = ("data.build=null", "data.mix=[{name: a/b}]")
+TEXT = (*SFT, *HUB, "data.format=text", "recipe.packing=bins")
+OLMO = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b")
+ALL_ANSWERS = "sft_tulu_tokenize_and_truncate_v1,sft_tulu_filter_v1"
 SAVED, UNSAVED = "recipe.checkpoint_steps=10", "recipe.checkpoint_steps=null"
 
 
@@ -269,6 +273,17 @@ SAVED, UNSAVED = "recipe.checkpoint_steps=10", "recipe.checkpoint_steps=null"
         ((*DPO, "recipe.loss=dpo", "flags.loss_type=[ipo]"), "recipe.loss=dpo"),
         ((*DPO, "recipe.beta=0.1", "flags.beta=5"), "recipe.beta=0.1"),
         (("stage=sft", SAVED, "flags.checkpointing_steps=epoch"), "recipe.checkpoint_steps=10"),
+        ((*SFT, "data.train_on=last", "flags.assistant_only_loss=false"), "data.train_on=last"),
+        ((*SFT, "flags.assistant_only_loss=false"), None),
+        ((*TEXT, "flags.assistant_only_loss=true"), "data.format=text"),
+        (
+            ("stage=sft", "data.train_on=last", f"flags.dataset_transform_fn=[{ALL_ANSWERS}]"),
+            "data.train_on=last",
+        ),
+        (
+            (*OLMO, "data.train_on=last", f"flags.transform_fn=[{ALL_ANSWERS}]"),
+            "data.train_on=last",
+        ),
         ((*SFT, SAVED, "flags.save_total_limit=1"), None),  # a default beside the key's value
         ((*SFT, SAVED, "flags.save_steps=10"), None),
         ((*SFT, UNSAVED, "flags.save_only_model=true"), None),  # nothing is to be resumed

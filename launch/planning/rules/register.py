@@ -10,6 +10,7 @@ from launch.planning.rules import (
     adapters,
     data,
     flags,
+    learnt,
     rlvr,
     streaming,
     templates,
@@ -22,6 +23,9 @@ from launch.worker.finding import Finding
 
 # Each list in the order in which its findings are reported.
 SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
+    learnt.trainer_learns_what_is_requested,
+    learnt.text_is_learnt_as_a_whole,
+    learnt.text_is_packed,
     rlvr.batch_holds_whole_groups,
     rlvr.window_has_room_for_prompts,
     adapters.adapter_has_a_rank,
@@ -47,6 +51,8 @@ FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     data.evaluation_has_data,
     streaming.streamed_data_is_bounded_by_steps,
     streaming.nothing_needs_the_rows_before_they_are_streamed,
+    learnt.marked_rows_are_local,
+    learnt.built_data_is_no_text,
     templates.there_is_a_template,
     templates.answers_are_marked,
     templates.preferences_keep_the_template,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Kind
+from launch.config.schema import DataFormat, Kind
 from launch.files import load_json
 from launch.planning.chat_template import (
     CHAT_TEMPLATE,
@@ -55,6 +55,8 @@ def _find_use(case: FlagsCase) -> _Use:
 def there_is_a_template(case: FlagsCase) -> Iterator[Finding]:
     """Without a chat template no conversation becomes tokens."""
     use = _find_use(case)
+    if case.config.data.format == DataFormat.text:
+        return
     if use.name is not None or use.tokenizer is None or read_template(use.tokenizer) is not None:
         return
     if not (use.tokenizer / "tokenizer_config.json").is_file():

@@ -16,6 +16,7 @@ from . import (
     dealt,
     judge_all,
     kernels,
+    learnt,
     objective,
     optimizer,
     order,
@@ -221,6 +222,13 @@ class EvidenceCollector:
             *order.check_order(objects, documents, script, requested.get(order.SEED)),
             *rows.check_longest(objects, requested.get(rows.LIMIT), self.row_record),
             *rows.check_mixture(self.row_record, count, requested.get(rows.MIXTURE)),
+            *learnt.check_learnt(
+                self.row_record.sources,
+                learnt.read_dataset(dataset),
+                objects.tokenizer,
+                requested.get(learnt.LEARNT),
+                requested.get(rows.LIMIT),
+            ),
         ]
 
     def _expect_epoch(self, objects: TrainerObjects, collected: Sequence[Evidence]) -> None:

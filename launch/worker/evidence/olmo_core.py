@@ -17,6 +17,7 @@ from . import Evidence, judge_all
 from . import rows as rows_check
 from .batches import BINS, NONE, ForwardInputs, describe_first
 from .kernels import check_isolation
+from .learnt import LEARNT, check_learnt, read_numpy
 from .precision import dtypes_by_size, judge_clipping, short_dtype
 from .rows import LIMIT, MIXTURE, RowRecord, find_limits, judge_limit, read_numpy_folder
 from .saved_model import check_saved, judge_saved
@@ -139,6 +140,20 @@ def check_step(trainer: Any, requested: str | None) -> Evidence:
     evidence = Evidence("resumed_step", steps, f"Trainer.global_step of OLMo-core{loaded}")
     is_requested = str(steps) == requested and (steps == 0 or trainer.checkpoint_loaded)
     return evidence.judge(requested, is_requested)
+
+
+def check_learnt_answers(loader: Any, requested: Mapping[str, str]) -> list[Evidence]:
+    """Return the finding "train_on" on the tokenised numpy files; see learnt.check_learnt."""
+    wanted = requested.get(LEARNT)
+    frame = find_frame("numpy_dir", "dcs")
+    if wanted is None:
+        return []
+    if frame is None:
+        how = "the folder of the tokenised data was not found"
+        return [Evidence(LEARNT, None, how).judge(wanted, None)]
+    sources = [config.dataset for config in frame.f_locals["dcs"]]
+    trained = read_numpy(Path(frame.f_locals["numpy_dir"]), loader.dataset.dtype)
+    return check_learnt(sources, trained, _find_tokenizer(), wanted, requested.get(LIMIT))
 
 
 def count_ranks() -> int:

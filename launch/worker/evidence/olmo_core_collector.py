@@ -67,6 +67,7 @@ class OlmoCoreCollector:
         mixture = requested.get(rows.MIXTURE)
         evidence += olmo_core.check_mixture(loader, self.row_record, mixture)
         evidence.append(olmo_core.check_step(self._trainer, requested.get("resumed_step")))
+        evidence += olmo_core.check_learnt_answers(loader, requested)
         self.report(evidence)
         if optimizer.RateCheck.is_requested(requested):
             self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_rates, count)

@@ -47,6 +47,7 @@ class RowRecord:
         # what differs between the tokenised rows and those that were staged
         self.faults: list[str] = []
         self.compared = 0  # staged rows that were tokenised anew
+        self.sources: list[Any] = []  # the data sets before they are tokenised
 
     @property
     def kept(self) -> int:
@@ -80,10 +81,13 @@ class RowRecord:
             ) -> Any:
                 prepared = prepare(trainer, dataset, tokenizer, args, *more)
                 if "train" in more and hasattr(dataset, "__len__"):
+                    has_tokens = "input_ids" in dataset.column_names
+                    if not has_tokens:
+                        self.sources = [dataset]
                     is_packed = bool(getattr(args, "packing", False))
                     after = len(dataset) if is_packed else len(prepared)
                     self.prepared = (len(dataset), after)
-                    if not is_packed:
+                    if not is_packed and not has_tokens:
                         name = ", ".join(part.name for part in self.parts)
 
                         def prepare_few(rows: Any, alone: Any) -> Any:
@@ -126,6 +130,7 @@ class RowRecord:
         ) -> Any:
             loaded = load(self_, dcs, tc, *arguments, **options)
             cache.load_or_transform_dataset = load
+            self.sources = [config.dataset for config in dcs]
             for config in dcs:
                 with tokenised.left_to_trainer():
                     due = tokenised.tokenise_with_open_instruct(config, tc.tokenizer)

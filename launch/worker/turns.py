@@ -1,0 +1,146 @@
+"""Which answers of a conversation the labels of its tokens learn, and how some of them are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .answers import answer_parts, decode, is_held, round_trip, squeeze
+from .columns import MASKED
+from .trl_options import LEARNS_LAST
+
+TRAINED_TURNS = "trained_turns"  # the staged column that says of each message whether it is learnt
+
+Message = Mapping[str, Any]
+Run = tuple[int, int]  # of tokens that carry loss: first, behind the last
+
+
+def choose_answers(row: Mapping[str, Any], learns: str) -> list[int]:
+    """Return the numbers of the messages of a row that are to be learnt: the last answer, or those
+    that are marked.
+    """
+    answers = answers_of(row["messages"])
+    if learns == LEARNS_LAST:
+        return answers[-1:]
+    marks = row[TRAINED_TURNS]
+    return [number for number in answers if marks[number]]
+
+
+def answers_of(messages: Sequence[Message]) -> list[int]:
+    """Return the numbers of the messages of the assistant."""
+    return [number for number, turn in enumerate(messages) if turn["role"] == "assistant"]
+
+
+def find_runs(loss: Sequence[bool]) -> list[Run]:
+    """Return the runs of tokens that carry loss."""
+    runs = []
+    start = None
+    for position, carries_loss in enumerate((*loss, False)):
+        if carries_loss and start is None:
+            start = position
+        elif not carries_loss and start is not None:
+            runs.append((start, position))
+            start = None
+    return runs
+
+
+def keep_answers(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    ids: Sequence[int],
+    labels: Sequence[int],
+    kept: Sequence[int],
+) -> list[int]:
+    """Return the labels of a whole row, all of whose answers are learnt, with those of the answers
+    that are not `kept` masked.
+
+    Each run of labels is an answer, in the order of the messages. Raises ValueError where they are
+    not as many, or where a text stands in the run of another answer.
+    """
+    answers = answers_of(messages)
+    runs = find_runs([label != MASKED for label in labels])
+    if len(runs) != len(answers):
+        raise ValueError(f"the chat template marks {len(runs)} answers of {len(answers)}")
+    texts = [decode(tokenizer, ids[start:end]) for start, end in runs]
+    chosen = list(labels)
+    for number, (start, end), text in zip(answers, runs, texts, strict=True):
+        content = _read_content(tokenizer, messages[number])
+        is_elsewhere = any(is_held(other, content) for other in texts)
+        if not is_held(text, content) and is_elsewhere:
+            raise ValueError(f"turn {number + 1} is not the answer that the chat template marks")
+        if number not in kept:
+            chosen[start:end] = [MASKED] * (end - start)
+    return chosen
+
+
+def find_learnt(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    ids: Sequence[int],
+    loss: Sequence[bool],
+    tools: Any = None,
+) -> list[int | None]:
+    """Return the number of the message that each run of tokens with loss is the answer of, by its
+    decoded text and by that of all tokens before it; None for a run that is none.
+
+    Where these fit several answers, such as letters that the template has, too, it is the one
+    before which the template writes as much text. `tools` are those of the conversation.
+    """
+    rendered = squeeze(decode(tokenizer, ids))
+    contents = [squeeze(_read_content(tokenizer, message)) for message in messages]
+    # what the template leaves out, or writes in another way, is not looked for
+    known = [content if content in rendered else "" for content in contents]
+    learnt: list[int | None] = []
+    for start, end in find_runs(loss):
+        text = squeeze(decode(tokenizer, ids[start:end]))
+        before = squeeze(decode(tokenizer, ids[:start])) if start else ""
+        is_cut = end == len(ids)
+        candidates = []
+        for number in answers_of(messages):
+            content = contents[number]
+            is_text = content in text or (is_cut and bool(text) and content.startswith(text))
+            if is_text and _follow(known[:number], before):
+                candidates.append(number)
+        if len(candidates) > 1:
+            written = {n: _count_before(tokenizer, messages, tools, n) for n in candidates}
+            distances = {abs(count - len(before)): n for n, count in written.items()}
+            candidates = [distances[min(distances)]]
+        learnt.append(candidates[0] if candidates else None)
+    return learnt
+
+
+def _count_before(tokenizer: Any, messages: Sequence[Message], tools: Any, number: int) -> int:
+    """Return the characters that the template writes before the answer `number`, without white
+    space; 0 where it can't write the beginning of a conversation.
+    """
+    from jinja2 import TemplateError
+
+    if not number:
+        return 0
+    try:
+        text = tokenizer.apply_chat_template(
+            messages[:number], tools=tools, tokenize=False, add_generation_prompt=True
+        )
+    except TemplateError:
+        return 0
+    return len(squeeze(text))
+
+
+def _follow(contents: Sequence[str], text: str) -> bool:
+    """Whether a text has all contents, one behind another."""
+    cursor = 0
+    for content in contents:
+        place = text.find(content, cursor)
+        if place < 0:
+            return False
+        cursor = place + len(content)
+    return True
+
+
+def _read_content(tokenizer: Any, message: Message) -> str:
+    """Return the text of a turn as its tokens are decoded, without thinking that templates take off;
+    "" for a turn of several parts, or without a text.
+    """
+    parts = answer_parts(message) if message["role"] == "assistant" else [message.get("content")]
+    text = parts[0] if len(parts) == 1 else ""
+    return round_trip(tokenizer, text) if isinstance(text, str) and text.strip() else ""
