@@ -250,13 +250,15 @@ def test_the_environment_has_no_token_no_network_and_no_gpu(tmp_path: Path) -> N
     [
         # as on a busy machine: a fifth of the time on the processor, and longer than the limit
         (
-            "import json, sys, time\n"
-            "end = time.monotonic() + 6\n"
-            "while time.monotonic() < end:\n"
-            "    part = time.process_time() + 0.3\n"
-            "    while time.process_time() < part: pass\n"
-            "    time.sleep(1.2)\n"
-            "open(sys.argv[1], 'w').write(json.dumps({'ended': True}))\n",
+            (
+                "import json, sys, time\n"
+                "end = time.monotonic() + 6\n"
+                "while time.monotonic() < end:\n"
+                "    part = time.process_time() + 0.3\n"
+                "    while time.process_time() < part: pass\n"
+                "    time.sleep(1.2)\n"
+                "open(sys.argv[1], 'w').write(json.dumps({'ended': True}))\n"
+            ),
             {"ended": True},
         ),
         ("while True: pass\n", {"error": "it did not end within 2 s", "timed_out": True}),

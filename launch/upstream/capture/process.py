@@ -50,9 +50,9 @@ def run_isolated(
     to RESULT.
 
     It is ended once it has computed for `seconds`, or has waited as long without computing: a busy
-    machine alone ends nothing. Without a result, the object is {"error": the reason}. `request` is the standard input of the
-    program, and `environ` the environment from which its own is made. At the end every process that
-    it started is killed, and its files are removed.
+    machine alone ends nothing. Without a result, the object is {"error": the reason}. `request` is
+    the standard input of the program, and `environ` the environment from which its own is made. At
+    the end every process that it started is killed, and its files are removed.
     """
     with tempfile.TemporaryDirectory(
         prefix="launch-capture-", ignore_cleanup_errors=True
