@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from launch.config.line import CommandLine, override_key
 from launch.errors import UserError, ways_of
@@ -53,14 +54,27 @@ def exact_ways(cure: Fix | None) -> list[Way]:
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
+    problems = [_translated(line, problem) for problem in problems]
     if line.verb not in VERBS:
-        return list(problems)
+        return problems
     if line.sweeps:
         from launch.config.compose import expand_sweep
 
         line = expand_sweep(line)[0]  # the other settings differ only in values
     end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
+
+
+def _translated(line: CommandLine, problem: Finding) -> Finding:
+    """Return the problem of another tool's file with the line that it is here, which is planned."""
+    if problem.id != "other_tool" or not problem.where:
+        return problem
+    from launch.planning.other_tool_line import explain_file  # slow; few lines need it
+
+    path = Path(problem.where.rpartition(":")[0])
+    given = [item for item in line.overrides if "=" in item and override_key(item) != "stage"]
+    explained = explain_file(path, given)
+    return replace(problem, cure=explained[1]) if explained else problem
 
 
 def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:

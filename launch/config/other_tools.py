@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from launch.errors import nearest, set_any
 from launch.resources import GROUPS
@@ -204,58 +203,6 @@ def _may_mean(key: str, parts: Sequence[str]) -> bool:
     """
     group = key.rpartition(".")[0]
     return len(parts) == 1 or group in parts or group.startswith("recipe") or parts[0] == "recipe"
-
-
-def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Translate another tool's file. Returns overrides, the stage first, and the names of settings
-    that have no override.
-
-    A value that the file sets itself (`lora_r: 32`) wins over the value that a switch of the file
-    stands for (`adapter: lora`).
-    """
-    meant: dict[str, str] = {}
-    left_out = []
-    for name, value in settings.items():
-        if value is None or name == "stage":
-            continue
-        text = _as_override_value(value)
-        overrides = _find_overrides(name, value, text)
-        if not overrides:
-            left_out.append(name)
-        for override in overrides:
-            key, _, setting = override.partition("=")
-            if key not in meant or setting == text:
-                meant[key] = setting
-    kind = settings.get("stage")  # LLaMA-Factory's: sft, dpo, rm
-    if {"recipe.loss", "recipe.beta"} & meant.keys():
-        kind = "dpo"
-    elif kind not in ("dpo", "rm"):
-        kind = "sft"
-    if kind != "rm" and meant.get("recipe.lora.rank", "null") != "null":
-        kind = f"lora_{kind}"
-    values = {"stage": kind, **meant}
-    return [f"{key}={setting}" for key, setting in values.items()], left_out
-
-
-def _as_override_value(value: object) -> str:
-    """Return a setting as an override has it; of a list of data sets their paths, "" without them."""
-    texts = []
-    for item in value if isinstance(value, list) else [value]:
-        text = item.get("path", "") if isinstance(item, dict) else item
-        texts.append(str(text))
-    if not all(texts):
-        return ""
-    return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
-
-
-def _find_overrides(name: str, value: object, text: str) -> tuple[str, ...]:
-    """Return the overrides that a setting stands for; none if it has no exact translation."""
-    if not text:
-        return ()
-    cure = explain_name(name, text.lower() if isinstance(value, bool) else text)
-    if cure is None or not cure.ways or not cure.ways[0].is_exact:
-        return ()
-    return cure.ways[0].sets
 
 
 def explain_verb(word: str, *, exact: bool = False) -> str | None:
