@@ -6,6 +6,7 @@ no advice is left, the override that the problem is about is to be removed, if t
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from launch.resources import GROUPS
 from launch.worker.finding import Finding, Fix, Way
 
 VERBS = ("run", "plan", "check", "submit")  # their line is one that a plan takes
+# what other trainers support does not help with a key that is to be removed
+_OF_OTHERS = re.compile(r": '\w+' is a flag of .*")
 _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
 
 
@@ -114,7 +117,7 @@ def _with_removal(line: CommandLine, problem: Finding, way: Way, obstacle: str |
     is_guess = str(problem.cure).startswith("did you mean")
     reason = ""
     if obstacle and obstacle != problem.message and not is_guess:
-        reason = f": {obstacle}"
+        reason = f": {_OF_OTHERS.sub('', obstacle)}"
     return replace(problem, cure=Fix.of(f"remove {{0}}{reason}", removal))
 
 

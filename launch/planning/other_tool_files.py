@@ -19,8 +19,15 @@ from typing import Any
 
 from launch.config.other_tool_files import AXOLOTL, LLAMA_FACTORY, TRL
 from launch.config.other_tools import explain_name
-from launch.config.quoting import quote_text
 from launch.config.recipe_keys import KEYS
+from launch.planning.other_tool_values import (
+    as_number,
+    as_override,
+    as_whole,
+    entry_text,
+    is_set,
+    shorten,
+)
 from launch.upstream.pin.lock import locked_schema
 
 FILE = Path(__file__).with_suffix(".yaml")
@@ -38,7 +45,6 @@ _APART = (
 )
 _OF_ADAPTER = "lora."
 _DPO_LOSSES = {"sigmoid": "dpo", "dpo": "dpo", "sigmoid_norm": "dpo_norm", "dpo_norm": "dpo_norm"}
-_PLAIN = re.compile(r"[\w./@+~-]+")
 
 
 @dataclass
@@ -57,10 +63,10 @@ class Translation:
     def take(self, *names: str) -> Any:
         """Remove the settings and return the first that has a value."""
         values = [self.settings.pop(name, None) for name in names]
-        return next((value for value in values if _is_set(value)), None)
+        return next((value for value in values if is_set(value)), None)
 
     def set(self, key: str, value: Any) -> None:
-        self.overrides[key] = _text(value)
+        self.overrides[key] = as_override(value)
 
     @property
     def lines(self) -> list[str]:
@@ -199,7 +205,7 @@ def _translate_data(t: Translation) -> None:
     """Set the data sets, each with its split, and the validation rows."""
     entries = list(_find_entries(t))
     if entries:
-        t.overrides["data.mix"] = f"[{','.join(map(_entry_text, entries))}]"
+        t.overrides["data.mix"] = f"[{','.join(map(entry_text, entries))}]"
     else:
         t.missing.append("the data: set data.mix=FILE_OR_HUB_ID")
     validation = t.take("val_set_size", "val_size", "dataset_test_split_size")
@@ -289,7 +295,7 @@ def _translate_batch(t: Translation) -> None:
     micro = micro or _default(t, "per_device_batch_size", "per_device_train_batch_size")
     accumulation = t.take("gradient_accumulation_steps") or _default(t, "accumulation")
     t.take("num_processes", "num_machines")
-    sizes = [_whole(micro), _whole(accumulation)]
+    sizes = [as_whole(micro), as_whole(accumulation)]
     if None in sizes:
         t.missing.append(f"a number for the batch: it is {micro} x {accumulation}")
         return
@@ -318,7 +324,7 @@ def _translate_numbers(t: Translation, kind: str) -> None:
         if value is None:
             value = _default(t, key, *names, trainer=f"trl_{kind}" if kind != "rm" else "trl_sft")
         if key in _WHOLE and value is not None:
-            value = _whole(value) if _whole(value) is not None else value
+            value = as_whole(value) if as_whole(value) is not None else value
         is_off = key == "max_steps" and isinstance(value, int) and value <= 0
         if value is not None and not is_off:
             t.set(f"recipe.{key}", value)
@@ -348,7 +354,7 @@ def _translate_schedule(t: Translation) -> None:
     """Set the number of passes, and the warm-up in steps or as a share of them."""
     epochs = t.take("num_epochs", "num_train_epochs")
     epochs = epochs if epochs is not None else _default(t, "epochs", "num_train_epochs")
-    whole = _whole(epochs)
+    whole = as_whole(epochs)
     if whole is not None:
         t.set("recipe.epochs", whole)
     elif isinstance(epochs, int | float):
@@ -358,8 +364,8 @@ def _translate_schedule(t: Translation) -> None:
         )
     steps = t.take("warmup_steps")
     ratio = t.take("warmup_ratio")
-    if steps is not None and _number(steps) >= 1:
-        t.set("flags.warmup_steps", _whole(steps))
+    if steps is not None and as_number(steps) >= 1:
+        t.set("flags.warmup_steps", as_whole(steps))
         return
     if ratio is None:
         ratio = steps if steps is not None else _default(t, "warmup_ratio", "warmup_steps")
@@ -400,7 +406,7 @@ def _translate_rest(t: Translation) -> None:
     fields = locked_schema(trainer).fields if trainer else {}
     _, without = _tables()
     for name, value in list(t.settings.items()):
-        if not _is_set(value) or value is False or value in ("none", "no"):
+        if not is_set(value) or value is False or value in ("none", "no"):
             continue
         change = next((change for pattern, change in without if pattern.fullmatch(name)), None)
         cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
@@ -408,13 +414,13 @@ def _translate_rest(t: Translation) -> None:
         keys = [item.partition("=")[0] for item in sets]
         is_known = sets and not any(key.startswith("flags.") for key in keys)
         if is_known and change is None:
-            t.overrides.update(
-                item.split("=", 1) for item in sets if item.partition("=")[0] not in t.overrides
-            )
+            for item in sets:
+                key, _, setting = item.partition("=")
+                t.overrides.setdefault(key, setting)
         elif name in fields and not isinstance(value, dict) and change != "":
             t.set(f"flags.{name}", value)
         elif change is None:
-            t.differences.append(f"{name}={_shown(value)}: launch has no such setting")
+            t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
         elif change:
             t.differences.append(f"{name}: {change}")
     sharding = t.overrides.get("parallel")
@@ -445,8 +451,8 @@ def _translate_tracking(t: Translation) -> None:
         t.take(name)  # a run's folder and name are launch's own
     save = t.overrides.get("recipe.checkpoint_steps")
     steps = t.take("save_steps")
-    if save is None and _whole(steps):
-        t.set("recipe.checkpoint_steps", _whole(steps))
+    if save is None and as_whole(steps):
+        t.set("recipe.checkpoint_steps", as_whole(steps))
 
 
 def _default(t: Translation, key: str, *flags: str, trainer: str | None = None) -> Any:
@@ -456,51 +462,3 @@ def _default(t: Translation, key: str, *flags: str, trainer: str | None = None) 
         return defaults[t.tool].get(key)
     fields = locked_schema(trainer or t.overrides.get("trainer") or "trl_sft").fields
     return next((fields[flag].default for flag in flags if flag in fields), None)
-
-
-def _is_set(value: Any) -> bool:
-    return value is not None and value not in ("", [], {})
-
-
-def _number(value: Any) -> float:
-    """Return a number; 0 for anything else. YAML reads `2e-4` as a text."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return 0.0
-
-
-def _whole(value: Any) -> int | None:
-    """Return a whole number; None for a fraction and anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return int(number) if number.is_integer() and not isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str:
-    """Return a value as an override has it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        return f"[{','.join(map(_text, value))}]"
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) else quote_text(text)
-
-
-def _entry_text(entry: Mapping[str, Any]) -> str:
-    """Return an entry of data.mix as an override has it."""
-    parts = [f"name: {_text(entry['name'])}"]
-    split = entry.get("split") or "train"
-    if split != "train":
-        parts.append(f"split: {_text(split)}")
-    share = entry.get("share") or 1
-    if share != 1:
-        parts.append(f"share: {share}")
-    return f"{{{', '.join(parts)}}}"
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
