@@ -231,7 +231,7 @@ def _answer_to_word(word: str, rest: Sequence[str]) -> Fix | None:
     for item in rest if trains else ():
         if item.endswith(DATA_FILES):
             data = shlex.quote(item.partition("=")[2] or item)
-            command = f"$ launch new {_stage_name(item)} --data {data}"
+            command = f"$ launch new {stage_name(item)} --data {data}"
             return Fix.of("a stage for your own data is drafted by {0}", command)
         if item.endswith((".yaml", ".yml")) and "=" not in item:
             return Fix.of("a file is given by itself: {0}", f"$ launch {shlex.quote(item)}")
@@ -240,7 +240,7 @@ def _answer_to_word(word: str, rest: Sequence[str]) -> Fix | None:
     return explain_command(word, rest)
 
 
-def _stage_name(file: str) -> str:
+def stage_name(file: str) -> str:
     """Return a stage's name for a file of data: `data/my chats.jsonl` -> `my_chats`."""
     stem = file.rpartition("/")[2].partition(".")[0]
     return re.sub(r"\W+", "_", stem).strip("_") or "mine"

@@ -15,6 +15,7 @@ from launch.config.line import (
     is_bare_word,
     override_key,
     set_twice,
+    stage_name,
 )
 from launch.errors import UserError, did_you_mean
 from launch.resources import GROUPS, config_roots, group_options
@@ -121,7 +122,7 @@ def _explain_bare_word(word: str, previous: str) -> Fix | None:
     from launch.config.other_tools import explain_name
 
     if word.endswith(DATA_FILES):
-        return Fix.of("data is set as {0}", f"data.mix={word}")
+        return Fix.of("draft a stage for it: {0}", f"$ launch new {stage_name(word)} --data {word}")
     if word in group_options("stage"):
         return Fix(f"a stage is set as stage={word}")
     named = explain_name(word, None)

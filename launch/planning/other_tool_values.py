@@ -1,14 +1,42 @@
-"""Values of other tools' files as numbers, and as overrides."""
+"""A file of another tool while it is translated, and its values as numbers and as overrides."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from launch.config.quoting import quote_text
 
 _PLAIN = re.compile(r"[\w./@+~-]+")
+
+
+@dataclass
+class Translation:
+    """A file of another tool as overrides, while and after it is translated."""
+
+    tool: str
+    file: Path
+    settings: dict[str, Any]  # what is still to be translated
+    ranks: int
+    overrides: dict[str, str] = field(default_factory=dict)  # the stage first
+    batch: str = ""  # the arithmetic of the global batch
+    differences: list[str] = field(default_factory=list)  # what differs, and what that changes
+    missing: list[str] = field(default_factory=list)  # what only the reader knows
+
+    def take(self, *names: str) -> Any:
+        """Remove the settings and return the first that has a value."""
+        values = [self.settings.pop(name, None) for name in names]
+        return next((value for value in values if is_set(value)), None)
+
+    def set(self, key: str, value: Any) -> None:
+        self.overrides[key] = as_override(value)
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{key}={value}" for key, value in self.overrides.items()]
 
 
 def is_set(value: Any) -> bool:
