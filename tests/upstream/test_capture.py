@@ -269,4 +269,4 @@ def test_the_limit_counts_the_processor(
 ) -> None:
     script = tmp_path / "program.py"
     script.write_text(program)
-    assert run_isolated(sys.executable, str(script), [], 2.0) == result
+    assert run_isolated(sys.executable, str(script), [], 2.0, "a request") == result

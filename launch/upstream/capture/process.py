@@ -99,11 +99,13 @@ def _wait(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> N
     """
     began = moved = time.monotonic()
     computed = 0.0  # seconds on the processor, when it was last seen to compute
+    unsent: bytes | None = request  # only the first call may have it
     while True:
         try:
-            process.communicate(request, timeout=min(seconds, _LOOK_EVERY))
+            process.communicate(unsent, timeout=min(seconds, _LOOK_EVERY))
             return
         except subprocess.TimeoutExpired:
+            unsent = None
             now = time.monotonic()
             used = _processor_seconds(process.pid)
             if used > computed + _LEAST_PROGRESS:
