@@ -75,9 +75,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="one page about the commits of the last months: what each would break",
         description="Print a page in Markdown about each commit of open-instruct that changes its "
         "package: the flags that differ from the pin's, what would break in this project, and how "
-        "many of its own scripts the commit's parsers refuse. A commit takes about a minute.",
+        "many of its own scripts the commit's parsers refuse. A commit takes about a minute; one "
+        "whose parsers have been read before takes seconds, so that a page that was interrupted goes "
+        "on where it stopped.",
     )
-    history.add_argument("--since", metavar="DATE", default="3 months ago", help="as git takes it")
+    since = "as git takes it (default: three months before the newest commit)"
+    history.add_argument("--since", metavar="DATE", help=since)
     history.add_argument("--tip", metavar="COMMIT", default="origin/main", help="the newest commit")
     _add_places(history)
 

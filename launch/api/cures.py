@@ -6,9 +6,11 @@ no advice is left, the override that the problem is about is to be removed, if t
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from launch.config.line import CommandLine, override_key
 from launch.errors import UserError, ways_of
@@ -17,6 +19,8 @@ from launch.resources import GROUPS
 from launch.worker.finding import Finding, Fix, Way
 
 VERBS = ("run", "plan", "check", "submit")  # their line is one that a plan takes
+# what other trainers support does not help with a key that is to be removed
+_OF_OTHERS = re.compile(r": '\w+' is a flag of .*")
 _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
 
 
@@ -53,14 +57,27 @@ def exact_ways(cure: Fix | None) -> list[Way]:
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
+    problems = [_translated(line, problem) for problem in problems]
     if line.verb not in VERBS:
-        return list(problems)
+        return problems
     if line.sweeps:
         from launch.config.compose import expand_sweep
 
         line = expand_sweep(line)[0]  # the other settings differ only in values
     end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
+
+
+def _translated(line: CommandLine, problem: Finding) -> Finding:
+    """Return the problem of another tool's file with the line that it is here, which is planned."""
+    if problem.id != "other_tool" or not problem.where:
+        return problem
+    from launch.planning.other_tool_line import explain_file  # slow; few lines need it
+
+    path = Path(problem.where.rpartition(":")[0])
+    given = [item for item in line.overrides if "=" in item and override_key(item) != "stage"]
+    explained = explain_file(path, given)
+    return replace(problem, cure=explained[1]) if explained else problem
 
 
 def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:
@@ -100,7 +117,7 @@ def _with_removal(line: CommandLine, problem: Finding, way: Way, obstacle: str |
     is_guess = str(problem.cure).startswith("did you mean")
     reason = ""
     if obstacle and obstacle != problem.message and not is_guess:
-        reason = f": {obstacle}"
+        reason = f": {_OF_OTHERS.sub('', obstacle)}"
     return replace(problem, cure=Fix.of(f"remove {{0}}{reason}", removal))
 
 

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
 from launch.config import hydra_api
+from launch.config.group_files import known_option
 from launch.config.line import MULTIRUN, CommandLine
 from launch.config.origins import Origins
 from launch.config.override_checks import check_overrides
@@ -22,8 +24,8 @@ from launch.config.token_batch import resolve_global_batch
 from launch.config.unknown_keys import find_unknown_keys
 from launch.config.validate import validate
 from launch.errors import EXIT_DONE, UserError
-from launch.resources import GROUPS
-from launch.terminal import echo
+from launch.resources import GROUPS, config_roots
+from launch.terminal import echo, notify
 from launch.worker.finding import Finding
 
 # A guard that is switched off; for OmegaConf a node can be null, but not false.
@@ -123,6 +125,8 @@ def compose_once(line: CommandLine) -> Composed:
     with _hydra_arguments(line) as argv:
         config, choices = hydra_api.compose(argv)
         chosen = {group: option for group, option in choices.items() if group in GROUPS and option}
+        if "trainer" in chosen:
+            chosen["trainer"] = _known_trainer(chosen["trainer"])
         origins = Origins(overrides=tuple(argv), choices=chosen)
         resolve_global_batch(config, origins)
         plain: Any = OmegaConf.to_container(
@@ -134,6 +138,20 @@ def compose_once(line: CommandLine) -> Composed:
     if problems:
         raise UserError(problems)
     return Composed(typed, plain, origins)
+
+
+def _known_trainer(chosen: str) -> str:
+    """Return the name here of the chosen trainer; a notice is printed where upstream's is another."""
+    known = known_option("trainer", chosen, config_roots())
+    if known != chosen:
+        _notify_of_name(chosen, known)
+    return known
+
+
+@cache
+def _notify_of_name(chosen: str, known: str) -> None:
+    """Print that a trainer has another name here, once in a process."""
+    notify(f"trainer={chosen} is upstream's new name of trainer={known}, which runs")
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from launch.config.group_files import DefaultsEntry, find_file, find_line, read_defaults
-from launch.config.other_tools import explain_name, translate
+from launch.config.other_tool_files import recognise_tool
+from launch.config.other_tools import explain_name
 from launch.config.unknown_keys import unknown_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
 from launch.errors import UserError, did_you_mean, refusal
@@ -143,29 +144,27 @@ def _check_file(path: Path, group: str, text: str) -> None:
 
 
 def _refuse_file_of_other_tool(path: Path, document: Mapping[Any, Any]) -> None:
-    """Refuse a file of another tool, with its settings as overrides.
+    """Refuse a file of another tool. What it is here is planned where the error is explained, by
+    launch.api.cures.
 
-    Raises UserError: no_global_header.
+    Raises UserError: other_tool.
     """
     if any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
         return
     settings = {str(key): value for key, value in document.items()}
+    tool = recognise_tool(settings)
     known = [key for key, value in settings.items() if explain_name(key, str(value))]
-    if len(known) < 2:
+    if tool is None and len(known) < 2:
         return
-    message = f"{', '.join(known[:3])} are keys of another tool"
-    command, rest = translate_file(settings)
-    cure = Fix.of(f"what they are here: {{0}}{rest}", command)
-    raise refusal("no_global_header", message, f"{path}:1", cure)
-
-
-def translate_file(settings: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the command that another tool's file is here, as a way out, and a clause about the
-    settings that it leaves out; "" if there are none.
-    """
-    overrides, left_out = translate(settings)
-    rest = f", which leaves out {', '.join(left_out)}" if left_out else ""
-    return f"$ launch plan {shlex.join(overrides)}", rest
+    whose = f"a file of {tool}" if tool else "a file of another tool"
+    message = f"this is {whose}: {', '.join((known or list(settings))[:3])} are no keys of launch"
+    cure = None
+    if tool:
+        cure = Fix.of("{0} says what it is here", f"$ launch lint {shlex.quote(str(path))}")
+    else:
+        answers = [f"{key}: {explain_name(key, str(settings[key]))}" for key in known[:3]]
+        cure = Fix("; ".join(answers))
+    raise refusal("other_tool", message, f"{path}:1", cure)
 
 
 def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:

@@ -20,6 +20,7 @@ from launch.config.yaml_nodes import (
 )
 from launch.errors import refusal
 from launch.resources import USER_DIR_VARIABLE, default_user_folder
+from launch.worker.moves import UPSTREAM_NAMES
 
 YAML = (".yaml", ".yml")
 SELF = "_self_"  # a file's own place in its defaults list
@@ -40,10 +41,22 @@ def user_folder(environ: Mapping[str, str]) -> Path | None:
     raise refusal("no_config_dir", message, USER_DIR_VARIABLE, "create it, or unset the variable")
 
 
+def known_option(group: str, option: str, roots: Sequence[Path]) -> str:
+    """Return the name here of a trainer that upstream names otherwise: `sft_deepspeed` is `finetune`.
+
+    Any other option is returned as it is, and so is a name that the user's own folder has.
+    """
+    if group != "trainer" or option not in UPSTREAM_NAMES:
+        return option
+    is_of_user = any((root / group / f"{option}.yaml").is_file() for root in roots)
+    return option if is_of_user else UPSTREAM_NAMES[option]
+
+
 def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
     """Return the file of a group's option: in the first root that has it; or the option itself, if
     it is a path.
     """
+    option = known_option(group, option, roots)
     name = option if option.endswith(YAML) else f"{option}.yaml"
     try:
         for root in roots:

@@ -36,7 +36,7 @@ from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
-from launch.config.group_files import find_line, user_folder
+from launch.config.group_files import find_line, known_option, user_folder
 from launch.config.override_checks import hydra_problem
 from launch.config.schema import RootConfig
 from launch.errors import UserError
@@ -157,6 +157,7 @@ class _CheckedSource(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Raises UserError: unreadable_file, not_utf8, bad_yaml, yaml_limit, reserved_key."""
+        config_path = _known_path(config_path)
         path = _given_file(config_path) or Path(self.path, self._normalize_file_name(config_path))
         if path.is_relative_to(resources.CONFIGS):
             text = path.read_text(encoding="utf-8")
@@ -183,6 +184,7 @@ class _CheckedSource(FileConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         """Whether there is such a file, or a stage that was given by its path."""
+        config_path = _known_path(config_path)
         path = _given_file(config_path)
         with suppress(OSError):  # a name that is too long
             return path.is_file() if path else super().is_config(config_path)
@@ -212,6 +214,15 @@ def _fast_loader() -> Any:
     if not yaml.__with_libyaml__:
         return loader
     return type("FastLoader", (yaml.CSafeLoader, loader), {})
+
+
+def _known_path(config_path: str) -> str:
+    """Return the path of a trainer's file by the trainer's name here: `trainer/sft_deepspeed` is
+    `trainer/finetune`.
+    """
+    group, _, option = config_path.rpartition("/")
+    known = known_option(group, option.removesuffix(".yaml"), resources.config_roots())
+    return f"{group}/{known}" if known != option.removesuffix(".yaml") else config_path
 
 
 def _given_file(config_path: str) -> Path | None:

@@ -13,6 +13,8 @@ from launch.resources import group_options
 from launch.worker.finding import Finding, Fix
 
 _TOOLS = ("axolotl", "llamafactory-cli", "trl")  # other tools, whose own commands follow
+_TRAINS = ("train", "finetune", "fit", "sft", "dpo")  # words for training, some also a stage's name
+DATA_FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".jsonl.gz", ".jsonl.zst")
 _RANK_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
 MULTIRUN = ("--multirun", "-m")  # Hydra's own options for sweep=true
 SWEEP_VERB = "trial"  # the verb that takes comma lists as sweeps without sweep=true
@@ -188,10 +190,9 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     # only an answer to a mistake needs the names of other tools
     from launch.config.other_tools import explain_value, explain_verb
 
-    if word in _RANK_LAUNCHERS and rest:
-        command = f"$ launch lint -- {shlex.join([word, *rest])}"
-        cure = Fix.of("launch starts the ranks itself; {0} checks such a line", command)
-        return Finding.error("unknown_verb", f"'{word}' is not a command of launch", cure=cure)
+    answer = _answer_to_word(word, rest)
+    if answer is not None:
+        return Finding.error("unknown_verb", f"'{word}' is not a command", cure=answer)
     if word in _TOOLS and rest:
         return _unknown_verb(rest[0], rest[1:], names)
     known_verb = explain_verb(word, exact=True)
@@ -215,6 +216,34 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     meant = known_verb or did_you_mean(word, candidates) or explain_verb(word)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"
     return Finding.error("unknown_verb", f"unknown command '{word}'", cure=meant or listed)
+
+
+def _answer_to_word(word: str, rest: Sequence[str]) -> Fix | None:
+    """Return the answer to a word that is tried as a command: with a file of data, with a stage's or
+    another tool's file, or with the name of a run.
+    """
+    from launch.config.other_tools import explain_command, explain_verb
+
+    if word in _RANK_LAUNCHERS and rest:
+        command = f"$ launch lint -- {shlex.join([word, *rest])}"
+        return Fix.of("launch starts the ranks itself; {0} checks such a line", command)
+    trains = word in _TRAINS or word in _TOOLS or explain_verb(word, exact=True)
+    for item in rest if trains else ():
+        if item.endswith(DATA_FILES):
+            data = shlex.quote(item.partition("=")[2] or item)
+            command = f"$ launch new {stage_name(item)} --data {data}"
+            return Fix.of("a stage for your own data is drafted by {0}", command)
+        if item.endswith((".yaml", ".yml")) and "=" not in item:
+            return Fix.of("a file is given by itself: {0}", f"$ launch {shlex.quote(item)}")
+    if any("=" in item for item in rest) or (not rest and word in group_options("stage")):
+        return None
+    return explain_command(word, rest)
+
+
+def stage_name(file: str) -> str:
+    """Return a stage's name for a file of data: `data/my chats.jsonl` -> `my_chats`."""
+    stem = file.rpartition("/")[2].partition(".")[0]
+    return re.sub(r"\W+", "_", stem).strip("_") or "mine"
 
 
 def override_key(override: str) -> str:

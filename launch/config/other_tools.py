@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from launch.errors import nearest, set_any
 from launch.resources import GROUPS
@@ -62,6 +61,12 @@ class OtherToolKey:
 
     def answer(self, name: str, value: str | None) -> Fix:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
+        if value == "auto" and not self.values and self.set.startswith("recipe."):
+            key = self.set.partition("=")[0]
+            return Fix.of(
+                f"remove it: {key} has a number in every stage; `launch tune` searches the micro batch",
+                f"~{name}",
+            )
         overrides = self.of_value(value)
         is_number = not value or re.fullmatch(r"[\d.,e+-]+", value)
         if overrides is None and self.set and (is_number or not self.instead):
@@ -184,6 +189,9 @@ def explain_name(name: str, value: str | None) -> Fix | None:
     if key == name:
         return None
     if key is not None and _may_mean(key, parts) and not (row and row.of_value(value)):
+        meant = explain_value(key, value) if value else None
+        if meant is not None:
+            return replacing(name, *map(str, meant.ways))
         return replacing(name, f"{key}={value or 'VALUE'}")
     return row.answer(name, value) if row else None
 
@@ -206,56 +214,57 @@ def _may_mean(key: str, parts: Sequence[str]) -> bool:
     return len(parts) == 1 or group in parts or group.startswith("recipe") or parts[0] == "recipe"
 
 
-def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Translate another tool's file. Returns overrides, the stage first, and the names of settings
-    that have no override.
+# The commands in the answers to words that are tried as a command.
+_COMMANDS = {
+    "RUN": "launch status RUN",
+    "LOGS": "launch logs RUN",
+    "STATUS": "launch status",
+    "TRIAL": "launch trial stage=NAME recipe.learning_rate=1e-5,2e-5",
+    "TUNE": "launch tune stage=NAME",
+    "BENCH": "launch bench stage=NAME",
+    "GENERATE": "launch generate RUN",
+    "REPORT": "launch report RUN",
+    "MERGE": "launch merge RUN",
+    "CHECK": "launch check stage=NAME",
+    "PLAN": "launch plan stage=NAME",
+    "KEYS": "launch help keys",
+    "HELP": "launch help",
+    "NEW": "launch new NAME --data FILE",
+}
 
-    A value that the file sets itself (`lora_r: 32`) wins over the value that a switch of the file
-    stands for (`adapter: lora`).
+
+@cache
+def _answers() -> dict[str, str]:
+    """Return the answer to each word that is tried as a command."""
+    import yaml  # slow to import; only an answer needs it
+
+    content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    answers: dict[str, str] = {}
+    for words, answer in content["answers"].items():
+        answers |= dict.fromkeys(words.split("|"), answer)
+    return answers
+
+
+def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
+    """Return the answer to a word that is tried as a command; None for a word of no row.
+
+    A name behind it is that of a run or a stage: `tail demo` is `launch logs demo`.
     """
-    meant: dict[str, str] = {}
-    left_out = []
-    for name, value in settings.items():
-        if value is None or name == "stage":
-            continue
-        text = _as_override_value(value)
-        overrides = _find_overrides(name, value, text)
-        if not overrides:
-            left_out.append(name)
-        for override in overrides:
-            key, _, setting = override.partition("=")
-            if key not in meant or setting == text:
-                meant[key] = setting
-    kind = settings.get("stage")  # LLaMA-Factory's: sft, dpo, rm
-    if {"recipe.loss", "recipe.beta"} & meant.keys():
-        kind = "dpo"
-    elif kind not in ("dpo", "rm"):
-        kind = "sft"
-    if kind != "rm" and meant.get("recipe.lora.rank", "null") != "null":
-        kind = f"lora_{kind}"
-    values = {"stage": kind, **meant}
-    return [f"{key}={setting}" for key, setting in values.items()], left_out
+    answer = _answers().get(word.lower())
+    if answer is None:
+        return None
+    named = next((item for item in rest if re.fullmatch(r"[\w][\w./-]*", item)), None)
+    ways: list[str] = []
 
+    def place(match: re.Match[str]) -> str:
+        command = _COMMANDS[match[1]]
+        for blank in ("RUN", "stage=NAME") if named else ():
+            filled = named if blank == "RUN" else f"stage={named}"
+            command = command.replace(blank, str(filled))
+        ways.append(f"$ {command}")
+        return f"{{{len(ways) - 1}}}"
 
-def _as_override_value(value: object) -> str:
-    """Return a setting as an override has it; of a list of data sets their paths, "" without them."""
-    texts = []
-    for item in value if isinstance(value, list) else [value]:
-        text = item.get("path", "") if isinstance(item, dict) else item
-        texts.append(str(text))
-    if not all(texts):
-        return ""
-    return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
-
-
-def _find_overrides(name: str, value: object, text: str) -> tuple[str, ...]:
-    """Return the overrides that a setting stands for; none if it has no exact translation."""
-    if not text:
-        return ()
-    cure = explain_name(name, text.lower() if isinstance(value, bool) else text)
-    if cure is None or not cure.ways or not cure.ways[0].is_exact:
-        return ()
-    return cure.ways[0].sets
+    return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *ways)
 
 
 def explain_verb(word: str, *, exact: bool = False) -> str | None:

@@ -660,7 +660,8 @@ class RecipeConfig:
             "(dpo.py:310); wpo fails (dpo_utils.py:599)",
             "dpo_tune_cache": "its other loss, wpo, fails for more than one pair in a micro batch "
             "(dpo_utils.py:599)",
-            "trl_dpo": "TRL has no loss of that name",
+            "trl_dpo": "launch maps dpo and dpo_norm; TRL's other losses are set with "
+            "flags.loss_type=[NAME]",
             "trl_grpo": "TRL's other losses are set with flags.loss_type",
             "SFT RM": "only DPO has a choice of losses",
         },

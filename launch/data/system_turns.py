@@ -8,6 +8,7 @@ from typing import Any
 
 from launch.data.row_errors import RowError
 from launch.worker.system_turns import has_system_turn, merge_system_turn
+from launch.worker.turns import TRAINED_TURNS
 
 _CONVERSATIONS = ("messages", "chosen", "rejected", "prompt")  # columns of a converted row
 _TEXT_KEYS = {"role", "content"}
@@ -27,4 +28,8 @@ def merge_system_turns(columns: dict[str, Any]) -> tuple[dict[str, Any], bool]:
                 message = f"the system turn of {name} has {others}, which a user turn can't have"
                 raise RowError(message, "set data.system_turns=keep", "data_roles")
             merged[name] = merge_system_turn(turns)
+    marks = columns.get(TRAINED_TURNS)
+    if "messages" in merged and marks is not None:
+        # a mark of each message, of which there may be one less now
+        merged[TRAINED_TURNS] = marks[len(columns["messages"]) - len(merged["messages"]) :]
     return {**columns, **merged}, bool(merged)

@@ -12,6 +12,8 @@ from launch.config.recipe_key import choice_name
 from launch.config.recipe_keys import KEYS, MAPPED_KEYS, RecipeConfig, recipe_mapping
 from launch.config.schema import TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
+from launch.upstream.trl_losses import dpo_losses
+from launch.worker.finding import Fix, Way
 
 _ANY_VALUE = "*"
 _UNSET = "null"
@@ -40,13 +42,28 @@ def map_recipe_key(
     message = f"{trainer} does not support recipe.{key}={text}"
     supported = [choice for choice in mapping if choice != _UNSET]
     where = f"recipe.{key}"
+    by_flag = [name for name in supported if _is_value_of(text, mapping[name])]
+    if by_flag:  # TRL's `sigmoid` is `dpo` here
+        raise refusal("unsupported_recipe", message, where, set_any(f"recipe.{key}={by_flag[0]}"))
+    losses = dpo_losses() if (key, trainer) == ("loss", "trl_dpo") else ()
+    if text in losses:
+        way = Way((f"flags.loss_type=[{text}]",), where)
+        cure = Fix.of("launch has no name for this loss of TRL: set {0}", way)
+        raise refusal("unsupported_recipe", message, where, cure)
     near = did_you_mean(text, supported, cutoff=0.8)
     if near is not None:
         raise refusal("unsupported_recipe", message, where, near)
+    if losses:
+        reason = f"the installed TRL has no loss of that name, but {', '.join(losses)}"
     if reason is not None:
         message += f": {reason}"
     overrides = [f"recipe.{key}={choice}" for choice in supported[:3] or [_UNSET]]
     raise refusal("unsupported_recipe", message, where, set_any(*overrides))
+
+
+def _is_value_of(text: str, flags: Mapping[str, Any]) -> bool:
+    """Return whether a text is the value that a trainer's flags have: alone, or in a list."""
+    return any(value in (text, [text]) for value in flags.values())
 
 
 def find_fallbacks(

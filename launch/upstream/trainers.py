@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.errors import did_you_mean, refusal
 from launch.resources import CONFIGS
-from launch.worker.moves import known_path, path_at_pin
+from launch.worker.moves import UPSTREAM_NAMES, known_path, path_at_pin
 
 OPEN_INSTRUCT = {
     name: path_at_pin(f"open_instruct/{name}.py")
@@ -60,7 +60,7 @@ def trainer_name(script: str) -> str | None:
 
 def parse_trainer(script: str) -> str:
     """Return `trainer_name`. Raises UserError: unknown_trainer."""
-    name = trainer_name(script)
+    name = UPSTREAM_NAMES.get(script) or trainer_name(script)
     if name is None:
         cure = did_you_mean(script, ENTRIES) or f"use one of {', '.join(ENTRIES)}"
         raise refusal("unknown_trainer", f"unknown trainer '{script}'", cure=cure)

@@ -15,6 +15,15 @@ from functools import cache
 from pathlib import Path
 
 MOVES_FILE = Path(__file__).with_name("moves.json")
+# {name that upstream gives a trainer: its name here}. A trainer is chosen by either name, before the
+# files have moved too: docs/superpowers/specs/2026-08-05-backend-consolidation-design.md of upstream's
+# branch parity-confidence, part 2.
+UPSTREAM_NAMES: Mapping[str, str] = {
+    "sft_deepspeed": "finetune",
+    "sft": "olmo_core_finetune",
+    "dpo_deepspeed": "dpo_tune_cache",
+    "grpo_deepspeed": "grpo_fast",
+}
 _MOST_STATEMENTS = 12  # of a shim
 _MODULE = re.compile(r"open_instruct(?:[./])(\w+)(?:\.py)?")
 _FILE_NAME = re.compile(r"(\w+)\.py")

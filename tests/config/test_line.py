@@ -56,7 +56,7 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
     ("line", "instead"),
     [
         ("trl sft --learning_rate 2e-5", "launch stage=sft --learning_rate 2e-5"),
-        ("axolotl train mine.yml", "run"),
+        ("axolotl train mine.yml", "launch mine.yml"),
         ("grpo gpus=8", "launch stage=rlvr gpus=8"),
         ("torchrun x.py --lr 1", "launch lint -- torchrun x.py --lr 1"),
     ],

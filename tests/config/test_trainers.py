@@ -14,16 +14,27 @@ import pytest
 import yaml
 
 from launch import resources
+from launch.api.planning import plan_composed
+from launch.config.compose import _notify_of_name, compose_once
+from launch.config.line import CommandLine
 from launch.config.recipe_keys import recipe_mapping
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
+from launch.worker.moves import UPSTREAM_NAMES
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES, RESUME_PATCHES
 from launch.worker.trl_entry import SCRIPTS
 from tests.test_registers import RENEW, lacks, page
 
 FOLDER = resources.CONFIGS / "trainer"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+# a line that each trainer takes
+SETTINGS_OF = {
+    "finetune": ("stage=demo",),
+    "olmo_core_finetune": ("stage=sft", "gpus=2", "model=olmo2_1b", "recipe.packing=bins"),
+    "dpo_tune_cache": ("stage=demo_dpo",),
+    "grpo_fast": ("stage=rlvr", "gpus=2"),
+}
 DATA = {Family.open_instruct: {"mixer"}, Family.trl: {"dataset"}}
 REQUIRED = {"model", "per_device", "accumulation", "output"}
 
@@ -185,3 +196,47 @@ def test_a_trainer_without_a_schema_or_in_no_page_is_told(
 def test_every_patch_is_of_a_trainer() -> None:
     used = {patch for name in SHIPPED for patch in read(FOLDER / f"{name}.yaml")["patches"]}
     assert used == set(PATCHES)
+
+
+def line_of(*overrides: str) -> CommandLine:
+    return CommandLine("plan", False, overrides)
+
+
+@pytest.mark.parametrize(("upstream_name", "name"), UPSTREAM_NAMES.items())
+def test_a_trainer_is_chosen_by_the_name_that_upstream_gives_it(
+    upstream_name: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On the line and in a stage's file; the run is the same, and a notice names the trainer here."""
+    settings = SETTINGS_OF[name]
+    expected = plan_composed(compose_once(line_of(*settings, f"trainer={name}")))
+    assert capsys.readouterr().err == ""
+    _notify_of_name.cache_clear()
+    by_line = plan_composed(compose_once(line_of(*settings, f"trainer={upstream_name}")))
+    assert f"trainer={name}" in capsys.readouterr().err
+    (tmp_path / "stage").mkdir()
+    base = settings[0].partition("=")[2]
+    text = f"defaults:\n  - {base}\n  - override /trainer: {upstream_name}\n  - _self_\n"
+    (tmp_path / "stage" / f"{base}_own.yaml").write_text(f"# @package _global_\n{text}")
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    by_file = compose_once(line_of(f"{settings[0]}_own", *settings[1:]))
+    assert by_file.origins.choices["trainer"] == by_file.config.trainer.name == name
+    place = by_file.origins.of("trainer.entry").where or ""
+    assert place.startswith(f"configs/tulu/trainer/{name}.yaml:")
+    assert by_line.plan.command == expected.plan.command
+    assert by_line.plan.folder == expected.plan.folder
+    assert by_file.config.trainer == expected.plan.config.trainer
+
+
+def test_a_trainer_of_ones_own_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trainer").mkdir()
+    text = (FOLDER / "trl_sft.yaml").read_text("utf-8")
+    (tmp_path / "trainer" / "sft.yaml").write_text(text, "utf-8")
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    assert compose_once(line_of("stage=demo", "trainer=sft")).config.trainer.name == "trl_sft"
+    assert capsys.readouterr().err == ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind
+from launch.config.schema import Kind, TrainOn
 from launch.data.conversion import Conversion
 from launch.data.structure import read_structure
 from launch.errors import UserError
@@ -45,6 +45,18 @@ def test_the_text_is_above_that_of_the_first_user_turn(
     tmp_path: Path, turns: list[dict[str, Any]], expected: list[dict[str, Any]]
 ) -> None:
     assert merged(tmp_path, {"messages": turns})["messages"] == expected
+
+
+@pytest.mark.parametrize("turns", [[SYSTEM, ASKED, ANSWERED], [SYSTEM, ANSWERED]])
+def test_the_marks_stay_with_their_turns(tmp_path: Path, turns: list[dict[str, Any]]) -> None:
+    """A row of two answers, of which the second is learnt."""
+    rows = [{"messages": [*turns, ASKED, {**ANSWERED, "train": True}]}]
+    rows[0]["messages"][len(turns) - 1] = {**ANSWERED, "train": False}
+    data = local(write_lines(tmp_path / "a.jsonl", rows))
+    data = replace(data, merges_system_turns=True, train_on=TrainOn.marked)
+    [(_, columns)] = Conversion(data).rows(data.files.paths)
+    assert [role["role"] for role in columns["messages"]][-2:] == ["user", "assistant"]
+    assert columns["trained_turns"] == [False] * (len(columns["messages"]) - 1) + [True]
 
 
 def test_every_shape_has_its_system_turns_merged(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from launch.errors import UserError
 from launch.host.interpreter import package_folders
 from launch.upstream.capture import start
-from launch.upstream.capture.process import isolated_environment
+from launch.upstream.capture.process import isolated_environment, run_isolated
 from launch.upstream.capture.start import capture_schema
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.rules.argv import check_argv
@@ -243,3 +243,30 @@ def test_the_environment_has_no_token_no_network_and_no_gpu(tmp_path: Path) -> N
     assert environment["https_proxy"] == environment["HTTPS_PROXY"] == "http://127.0.0.1:9"
     assert (environment["PATH"], environment["HOME"]) == ("/bin", str(tmp_path))
     assert (environment["CUDA_VISIBLE_DEVICES"], environment["HF_HUB_OFFLINE"]) == ("", "1")
+
+
+@pytest.mark.parametrize(
+    ("program", "result"),
+    [
+        # as on a busy machine: a fifth of the time on the processor, and longer than the limit
+        (
+            (
+                "import json, sys, time\n"
+                "end = time.monotonic() + 6\n"
+                "while time.monotonic() < end:\n"
+                "    part = time.process_time() + 0.3\n"
+                "    while time.process_time() < part: pass\n"
+                "    time.sleep(1.2)\n"
+                "open(sys.argv[1], 'w').write(json.dumps({'ended': True}))\n"
+            ),
+            {"ended": True},
+        ),
+        ("while True: pass\n", {"error": "it did not end within 2 s", "timed_out": True}),
+    ],
+)
+def test_the_limit_counts_the_processor(
+    program: str, result: dict[str, object], tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    assert run_isolated(sys.executable, str(script), [], 2.0, "a request") == result

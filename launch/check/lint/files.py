@@ -67,10 +67,15 @@ def check_file(
     scan = scan_file(path, explicit)
     if trainer is None and not scan.commands:
         for documents in scan.documents:
-            of_other_tool = find_other_tool(path, documents)
-            if of_other_tool is not None:
-                unread = replace(scan, documents=(), unfollowed=(*scan.unfollowed, of_other_tool))
-                return _check(str(path), unread, checker)
+            of_other_tool = find_other_tool(path, documents, explicit)
+            if of_other_tool is None:
+                continue
+            finding, has_flags = of_other_tool
+            if has_flags:
+                scan = replace(scan, notes=(*scan.notes, finding))
+                continue
+            unread = replace(scan, documents=(), unfollowed=(*scan.unfollowed, finding))
+            return _check(str(path), unread, checker)
     return _check(str(path), scan, checker, trainer)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from typing import Any
 from launch.external import logged_call
 from launch.files import read_json_object
 from launch.secret_names import is_sensitive_name
+from launch.terminal import notify
 
+_LOOK_EVERY = 15.0  # seconds
+_LEAST_PROGRESS = 0.1  # seconds of the processor between two looks
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _ISOLATION = {
@@ -45,9 +49,10 @@ def run_isolated(
     """Run `python program RESULT ARGUMENTS...` to its end and return the JSON object that it wrote
     to RESULT.
 
-    Without a result, the object is {"error": the reason}. `request` is the standard input of the
-    program, and `environ` the environment from which its own is made. At the end every process that
-    it started is killed, and its files are removed.
+    It is ended once it has computed for `seconds`, or has waited as long without computing: a busy
+    machine alone ends nothing. Without a result, the object is {"error": the reason}. `request` is
+    the standard input of the program, and `environ` the environment from which its own is made. At
+    the end every process that it started is killed, and its files are removed.
     """
     with tempfile.TemporaryDirectory(
         prefix="launch-capture-", ignore_cleanup_errors=True
@@ -72,11 +77,11 @@ def run_isolated(
             except (OSError, ValueError) as error:
                 return {"error": f"{python} can't be started: {error}"}
             try:
-                process.communicate(request.encode(), timeout=seconds)
+                _wait(process, request.encode(), seconds)
                 call.outcome = f"exit code {process.returncode}"
             except subprocess.TimeoutExpired:
                 call.outcome = "no answer"
-                return {"error": f"it did not end within {seconds:.0f} s"}
+                return {"error": f"it did not end within {seconds:.0f} s", "timed_out": True}
             finally:
                 _kill_all(process, home)
         content = read_json_object(result)
@@ -85,6 +90,44 @@ def run_isolated(
         lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last_line = f": {lines[-1].strip()}" if lines else ""
         return {"error": f"it ended with {call.outcome}{last_line}"}
+
+
+def _wait(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> None:
+    """Wait for the end of a process that computes, and say every few seconds how far it is.
+
+    Raises TimeoutExpired.
+    """
+    began = moved = time.monotonic()
+    computed = 0.0  # seconds on the processor, when it was last seen to compute
+    unsent: bytes | None = request  # only the first call may have it
+    while True:
+        try:
+            process.communicate(unsent, timeout=min(seconds, _LOOK_EVERY))
+            return
+        except subprocess.TimeoutExpired:
+            unsent = None
+            now = time.monotonic()
+            used = _processor_seconds(process.pid)
+            if used > computed + _LEAST_PROGRESS:
+                moved, computed = now, used
+            if used > seconds or now - moved >= seconds:
+                raise
+            if now - began > 2 * _LOOK_EVERY:
+                elapsed = f"{now - began:.0f} s, {used:.0f} s of them on the processor"
+                notify(f"still reading after {elapsed}; it is ended after {seconds:.0f} such")
+
+
+def _processor_seconds(pid: int) -> float:
+    """Return how long a process and its children have computed; 0 if it has ended."""
+    import psutil  # a plan from the lock doesn't need it
+
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for part in (process, *process.children(recursive=True)):
+            times = part.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _kill_all(process: subprocess.Popen[bytes], home: Path) -> None:

@@ -27,7 +27,7 @@ from launch.upstream.pin.checkout import blob_id, differing_files
 from launch.upstream.rules.source import find_differing
 from launch.upstream.schema import Schema, schema_from_json
 
-SECONDS = 180.0  # the longest that a script may take to reach its parser
+SECONDS = 180.0  # on the processor: the longest that a script may take to reach its parser
 # how an error begins that a second attempt with the same content would meet again
 _PERMANENT_ERRORS = (
     "it ended before",
@@ -78,6 +78,8 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
             f"{content['error']}"
         )
         cure = "check that the checkout is complete, and that python= has the trainer's packages"
+        if "timed_out" in content:
+            cure = "run it again, on a less busy machine if need be: what has been read is kept"
         raise refusal("trainer_unreadable", message, place, cure)
     return replace(schema_from_json(content), sources=script.folders)
 

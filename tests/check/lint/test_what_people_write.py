@@ -118,7 +118,8 @@ def test_a_file_of_another_tool_is_answered_by_a_stage(
     (verdict,) = check_text(tmp_path, text, "run.yaml")
     (answer,) = verdict.warnings
     assert (verdict.ok, verdict.problems, answer.id) == (None, [], "other_tool")
-    assert f"launch plan {stage} model.path=some/model" in str(answer.cure)
+    assert f"launch plan {stage} " in str(answer.cure)
+    assert "model.path=some/model" in str(answer.cure)
 
 
 def test_flags_of_a_trainer_are_no_file_of_another_tool(tmp_path: Path) -> None:

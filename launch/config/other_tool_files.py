@@ -1,0 +1,42 @@
+"""Recognises a file of axolotl, LLaMA-Factory or TRL, which launch translates and does not read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from launch.resources import GROUPS
+
+AXOLOTL, LLAMA_FACTORY, TRL = "axolotl", "LLaMA-Factory", "TRL"
+# Keys that only files of the tool have, and how many of them make a file its own.
+_KEYS = {
+    AXOLOTL: re.compile(
+        r"base_model|base_model_config|sequence_len|micro_batch_size|sample_packing|val_set_size"
+        r"|dataset_prepared_path|train_on_inputs|strict|pad_to_sequence_len|adapter|datasets"
+        r"|num_epochs|rl"
+    ),
+    LLAMA_FACTORY: re.compile(
+        r"finetuning_type|cutoff_len|template|stage|lora_target|lora_rank|dataset_dir|max_samples"
+        r"|val_size|plot_loss|do_train|dataset|pref_beta|pref_loss|quantization_bit"
+    ),
+}
+_NEEDED = 3
+_TRL_DATA = frozenset(("dataset_name", "dataset_splits", "dataset_mixture", "datasets"))
+_TRL_TRAINING = re.compile(
+    r"learning_rate|num_train_epochs|max_steps|per_device_train_batch_size|use_peft|packing"
+    r"|max_length|max_seq_length|lr_scheduler_type|gradient_accumulation_steps|beta|loss_type"
+)
+_OWN = frozenset((*GROUPS, "recipe", "defaults", "dataset_mixer_list")) - {"stage"}
+
+
+def recognise_tool(names: Collection[str]) -> str | None:
+    """Return the tool whose file has these keys at its top; None for any other file."""
+    if not _OWN.isdisjoint(names):
+        return None
+    for tool, keys in _KEYS.items():
+        if sum(keys.fullmatch(name) is not None for name in names) >= _NEEDED:
+            return tool
+    trains = any(_TRL_TRAINING.fullmatch(name) for name in names)
+    if trains and "model_name_or_path" in names and not _TRL_DATA.isdisjoint(names):
+        return TRL
+    return None

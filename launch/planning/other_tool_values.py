@@ -1,0 +1,87 @@
+"""A file of another tool while it is translated, and its values as numbers and as overrides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launch.config.quoting import quote_text
+
+_PLAIN = re.compile(r"[\w./@+~-]+")
+
+
+@dataclass
+class Translation:
+    """A file of another tool as overrides, while and after it is translated."""
+
+    tool: str
+    file: Path
+    settings: dict[str, Any]  # what is still to be translated
+    ranks: int
+    overrides: dict[str, str] = field(default_factory=dict)  # the stage first
+    batch: str = ""  # the arithmetic of the global batch
+    differences: list[str] = field(default_factory=list)  # what differs, and what that changes
+    missing: list[str] = field(default_factory=list)  # what only the reader knows
+
+    def take(self, *names: str) -> Any:
+        """Remove the settings and return the first that has a value."""
+        values = [self.settings.pop(name, None) for name in names]
+        return next((value for value in values if is_set(value)), None)
+
+    def set(self, key: str, value: Any) -> None:
+        self.overrides[key] = as_override(value)
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{key}={value}" for key, value in self.overrides.items()]
+
+
+def is_set(value: Any) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+def as_number(value: Any) -> float:
+    """Return a number; 0 for anything else. YAML reads `2e-4` as a text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def as_whole(value: Any) -> int | None:
+    """Return a whole number; None for a fraction and anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number.is_integer() and not isinstance(value, bool) else None
+
+
+def as_override(value: Any) -> str:
+    """Return a value as an override has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(as_override, value))}]"
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else quote_text(text)
+
+
+def entry_text(entry: Mapping[str, Any]) -> str:
+    """Return an entry of data.mix as an override has it."""
+    parts = [f"name: {as_override(entry['name'])}"]
+    split = entry.get("split") or "train"
+    if split != "train":
+        parts.append(f"split: {as_override(split)}")
+    share = entry.get("share") or 1
+    if share != 1:
+        parts.append(f"share: {share}")
+    return f"{{{', '.join(parts)}}}"
+
+
+def shorten(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

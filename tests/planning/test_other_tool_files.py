@@ -1,0 +1,100 @@
+"""Files of other tools give the same training: the numbers that decide it are compared with the flags
+of the line that is printed, which other_tool_files.yaml has for each file.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launch.api.cures import check_cures
+from launch.config.compose import compose_once
+from launch.config.line import parse_line
+from launch.config.other_tool_files import recognise_tool
+from launch.errors import UserError
+from launch.planning.build import plan_line
+from launch.worker.finding import Finding
+
+TABLE: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
+    Path(__file__).with_name("other_tool_files.yaml").read_text("utf-8")
+)
+CASES = [(tool, name, case) for tool, cases in TABLE.items() for name, case in cases.items()]
+IDS = [f"{tool}: {name}" for tool, name, _ in CASES]
+
+
+def answer_to(folder: Path, settings: dict[str, Any], *overrides: str) -> Finding:
+    """Write a file and return the answer to its line, as the command prints it."""
+    path = folder / "theirs.yaml"
+    path.write_text(yaml.safe_dump(settings), "utf-8")
+    line = parse_line(["plan", str(path), *overrides], ["plan"])
+    with pytest.raises(UserError) as refused:
+        compose_once(line)
+    (problem,) = check_cures(line, refused.value.problems)
+    assert problem.id == "other_tool" and problem.where == f"{path}:1"
+    return problem
+
+
+@pytest.mark.parametrize(("tool", "name", "case"), CASES, ids=IDS)
+def test_the_line_trains_with_the_numbers_of_the_file(
+    tool: str, name: str, case: dict[str, Any], tmp_path: Path
+) -> None:
+    if "dataset_info" in case:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "dataset_info.json").write_text(json.dumps(case["dataset_info"]))
+    gpus = case.get("gpus")
+    problem = answer_to(tmp_path, case["file"], *([f"gpus={gpus}"] if gpus else []))
+    assert recognise_tool(case["file"]) == tool and tool in problem.message
+    answer = str(problem.cure)
+    if "missing" in case:
+        assert "cannot be planned" in answer and case["missing"] in answer
+        return
+    assert "cannot be planned" not in answer
+    assert case.get("differs", "") in answer.partition("what differs")[2]
+    command = str(problem.cure and problem.cure.ways[0].runs)
+    plan = plan_line(parse_line(shlex.split(command)[1:], ["plan"]))
+    flags = {flag: plan.flags[flag].value for flag in plan.flags}
+    assert {flag: flags.get(flag) for flag in case["trains"]} == case["trains"]
+    ranks = gpus or case.get("gpus_of_file", 1)
+    assert plan.parallel.width.world_size == ranks
+    micro, accumulation = (
+        case["trains"].get(flag)
+        for flag in ("per_device_train_batch_size", "gradient_accumulation_steps")
+    )
+    if micro and accumulation:
+        assert plan.batch.global_ == micro * accumulation * ranks
+        assert f"{micro} x {accumulation} x " in answer and f"= {plan.batch.global_}" in answer
+
+
+def test_there_are_twenty_files() -> None:
+    assert {tool: len(cases) for tool, cases in TABLE.items()} == {
+        "axolotl": 10,
+        "LLaMA-Factory": 5,
+        "TRL": 5,
+    }
+
+
+def test_what_the_line_sets_wins(tmp_path: Path) -> None:
+    settings = TABLE["axolotl"]["a small model with nothing but the data"]["file"]
+    answer = str(answer_to(tmp_path, settings, "gpus=2", "recipe.epochs=3").cure)
+    assert "recipe.epochs=3" in answer and "4 x 1 x 2 GPUs = 8" in answer
+
+
+@pytest.mark.parametrize(
+    ("names", "tool"),
+    [
+        (("defaults", "recipe", "model_name_or_path", "dataset_name", "learning_rate"), None),
+        (("model_name_or_path", "dataset_mixer_list", "learning_rate", "dataset_name"), None),
+        (("model_name_or_path", "learning_rate"), None),
+        (("compute_environment", "num_processes", "mixed_precision"), None),
+        (("base_model", "datasets", "adapter"), "axolotl"),
+        (("model_name_or_path", "stage", "template", "dataset"), "LLaMA-Factory"),
+        (("model_name_or_path", "dataset_name", "max_length"), "TRL"),
+    ],
+)
+def test_the_tool_of_a_file_is_known_by_its_keys(names: tuple[str, ...], tool: str | None) -> None:
+    assert recognise_tool(names) == tool
