@@ -115,7 +115,7 @@ class Conversion:
                     named = self.padding.remove(named, known, row.place)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
-                columns = convert(named, form, self.data.kind)
+                columns = convert(named, form, self.data.kind, needs_truth=self.data.needs_truth)
                 description = describe_conversion(form, columns_of(named, form), self.data.kind)
             except RowError as error:
                 if form == DataFormat.auto:
@@ -156,7 +156,7 @@ class Conversion:
         renamed: dict[str, object] = {}
         for name, value in columns.items():
             # a column with a known name is dropped if data.columns names another one for it
-            if name not in self.data.columns:
+            if name in known_names or name not in self.data.columns:
                 renamed[known_names.get(name, name)] = value
         return renamed
 

@@ -8,7 +8,7 @@ conversational format.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
@@ -121,6 +121,17 @@ def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     raise _no_format(row, kind)
 
 
+def is_prompts(names: Collection[str]) -> bool:
+    """Return whether a row with these columns has a prompt and no answer to learn from.
+
+    A ground truth beside a conversation is what answers are verified with.
+    """
+    if "ground_truth" in names and not set(names).isdisjoint(CHATS):
+        return True
+    has_prompt = not set(names).isdisjoint(PROMPTS)
+    return has_prompt and set(names).isdisjoint((*CHATS, *_COMPLETIONS, "instruction"))
+
+
 def _is_sharegpt(turns: object) -> bool:
     """Return whether the first turn of a chat names its role as ShareGPT does."""
     if not isinstance(turns, list) or not turns:
@@ -128,10 +139,13 @@ def _is_sharegpt(turns: object) -> bool:
     return isinstance(turns[0], dict) and "from" in turns[0]
 
 
-def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
+def convert(
+    row: object, form: DataFormat, kind: Kind, *, needs_truth: bool = True
+) -> dict[str, Any]:
     """Return the row as a trainer of `kind` reads it.
 
-    It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages.
+    It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages. A row of
+    prompts is refused without a ground truth where `needs_truth`.
 
     Raises RowError: data_columns, data_row, data_roles, data_no_answer, data_pair, no_ground_truth.
     """
@@ -144,7 +158,7 @@ def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
     if form == DataFormat.preference:
         return {**convert_pair(row), **_read_tools(row)}
     if form == DataFormat.prompts:
-        return _convert_prompt(row)
+        return _convert_prompt(row, needs_truth=needs_truth)
     _refuse_bad_answer(row)
     messages = _CONVERTERS[form](row)
     check_messages(messages)
@@ -305,22 +319,29 @@ _CONVERTERS = {
 }
 
 
-def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
+def _convert_prompt(row: Mapping[str, object], *, needs_truth: bool) -> dict[str, Any]:
     """Convert a prompt with its ground truth. The verifier gets every other column unchanged.
 
-    A final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row,
-    data_roles.
+    Without `needs_truth` a prompt may stand alone: a function of the user's judges its answers. A
+    final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row, data_roles,
+    data_no_answer.
     """
     messages = read_prompt(row)
     truth = row.get("ground_truth")
-    if truth is None or truth in ("", [], {}):
+    has_truth = truth is not None and truth not in ("", [], {})
+    if needs_truth and not has_truth:
         message = "the row has no ground_truth, so nothing can verify an answer"
-        cure = "add the column ground_truth, or name yours with data.columns.ground_truth=MY_COLUMN"
+        cure = (
+            "add the column ground_truth, name yours with data.columns.ground_truth=MY_COLUMN or "
+            "judge answers without one by a function of your own (recipe.verifier=PATH.py:FUNCTION)"
+        )
         raise RowError(message, cure, "no_ground_truth")
-    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
     prompt_column = find_column(row, (*CHATS, *PROMPTS))
     converted = (prompt_column, *_START, "ground_truth", "prompt")
     others = {name: value for name, value in row.items() if name not in converted}
+    if not has_truth:
+        return {"prompt": messages, **others}
+    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
     return {"prompt": messages, "ground_truth": text, **others}
 
 

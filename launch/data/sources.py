@@ -163,6 +163,7 @@ class LocalData:
     where: str | None = None  # the configuration key that names the data
     validation: DataFiles | float | None = None  # files, or a share of the rows
     skips: bool = False  # whether rows that can't be used are left out
+    needs_truth: bool = True  # whether a row of prompts is refused without a ground truth
 
     @property
     def key(self) -> str:

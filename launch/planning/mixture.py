@@ -20,6 +20,7 @@ from launch.demo import DEMO_KEY
 from launch.digests import Digest
 from launch.errors import refusal
 from launch.planning.input_source import InputSource, check_build, local_path
+from launch.planning.rlvr import needs_ground_truth
 from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json
 from launch.worker.trl_options import HoldsOut, MixturePart
@@ -73,6 +74,7 @@ def resolve_mixture(
                 provenance.where,
                 held_out,
                 skips=data.bad_rows == BadRows.skip,
+                needs_truth=needs_ground_truth(config),
             )
         entries.append(MixtureEntry(source, share, entry.split, local_data))
     if config.trainer.family == Family.trl and len(entries) > 1:
@@ -160,7 +162,9 @@ def share_of_unstaged_data(
     trainer = config.trainer
     kind = config.stage.kind
     trl_evaluates = kind in (Kind.sft, Kind.dpo)
-    if not trainer.validation_flags and (unstaged or not trl_evaluates):
+    # `launch eval` asks the held-out prompts of RLVR
+    uses_held_out = trl_evaluates or kind == Kind.rlvr
+    if not trainer.validation_flags and (unstaged or not uses_held_out):
         reason = trainer.unsupported_because.get("validation", "its file has no validation_flags")
         message = f"{trainer.name} does not evaluate while it trains: {reason}"
         sentence = "remove {0} and score the finished model with {1}"

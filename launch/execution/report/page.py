@@ -126,6 +126,7 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
         "verdict": describe_ending(run),
         "figures": collect_figures(run),
         "setup": collect_figures(run, "plan"),
+        "not_risen": run.outcome.reward.finding() if run.outcome and run.outcome.reward else None,
         "not_finite": describe_non_finite_metrics(run),
         "model_changes": [change.message for change in find_model_changes(run.folder)],
         "timelines": build_timelines(attempts, resumed_from),
