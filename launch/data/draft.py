@@ -239,7 +239,7 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     if data.kind == Kind.rlvr:
         prompts = shipped["prompts_per_step"]
         if is_size_known:
-            prompts = _batch_size(rows, prompts)
+            prompts = _batch_size(rows, prompts, steps=2)  # prompts are answered many times
         assert data.verifier is not None
         steps = draft_steps(shipped, prompts, is_demo=is_demo, context=context)
         return [draft_verifier(data.verifier), *steps]
@@ -274,9 +274,9 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     return lines
 
 
-def _batch_size(rows: int, largest: int) -> int:
-    """Return the largest power of two with which an epoch has _STEPS steps, at least 1."""
+def _batch_size(rows: int, largest: int, steps: int = _STEPS) -> int:
+    """Return `largest`, halved until an epoch has so many steps, at least 1."""
     batch = largest
-    while batch > 1 and rows < batch * _STEPS:
+    while batch > 1 and rows < batch * steps:
         batch //= 2
     return batch

@@ -473,7 +473,7 @@ def test_prompts_make_a_stage_of_rlvr_that_plans(
     (folder / "rules.py").write_text(SHORT, encoding="utf-8")
     write_lines(folder / "prompts.jsonl", [row] * 300)
     expected = verifier.format(folder=folder)
-    for name, model, prompts in (("tiny", ["--model", "demo"], 8), ("large", [], 12)):
+    for name, model, prompts in (("tiny", ["--model", "demo"], 32), ("large", [], 48)):
         assert new([name, "--data", "prompts.jsonl", *model, *options]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == f"next: launch check stage={name}"
         if expected.endswith("rewards.py:reward"):

@@ -90,11 +90,11 @@ def measure_trend(values: Sequence[float]) -> float:
 
     Ties are corrected for, and the difference is one less, as it takes whole numbers only.
     """
-    higher = sum(later > earlier for earlier, later in combinations(values, 2))
-    lower = sum(later < earlier for earlier, later in combinations(values, 2))
+    difference = 0
+    for earlier, later in combinations(values, 2):
+        difference += (later > earlier) - (later < earlier)
     variance = _pairs_variance(len(values))
     variance -= sum(_pairs_variance(ties) for ties in Counter(values).values())
-    difference = higher - lower
     if variance <= 0 or not difference:
         return 0.0
     return math.copysign(abs(difference) - 1, difference) / math.sqrt(variance)

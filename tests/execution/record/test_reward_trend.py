@@ -23,7 +23,7 @@ NOISES: dict[str, Noise] = {
     "rare successes": lambda dice: sum(dice.random() < 0.05 for _ in range(64)) / 64,
     "skewed": lambda dice: dice.random() ** 8,
 }
-RUNS = 400
+RUNS = 200
 
 
 def logged(rewards: list[float]) -> list[dict[str, float]]:
@@ -41,11 +41,12 @@ def verdicts(make: Callable[[random.Random], list[float]]) -> Counter[str]:
     return counted
 
 
-@pytest.mark.parametrize("steps", [10, 60, 500])
+@pytest.mark.parametrize(("steps", "runs"), [(10, RUNS), (40, RUNS), (300, 15)])
 @pytest.mark.parametrize("noise", NOISES)
-def test_of_runs_that_learn_nothing_5_percent_are_said_to_rise(noise: str, steps: int) -> None:
+def test_of_runs_that_learn_nothing_5_percent_are_said_to_rise(
+    noise: str, steps: int, runs: int
+) -> None:
     """Whatever the noise: 3 standard deviations of the count are allowed for."""
-    runs = RUNS if steps < 500 else RUNS // 10
     dice = random.Random(1)
     rose = 0
     for _ in range(runs):
@@ -56,7 +57,7 @@ def test_of_runs_that_learn_nothing_5_percent_are_said_to_rise(noise: str, steps
 
 
 @pytest.mark.parametrize(
-    ("steps", "rise", "least"), [(60, 2.0, 0.95), (20, 3.0, 0.9), (60, 1.0, 0.6)]
+    ("steps", "rise", "least"), [(60, 2.0, 0.95), (20, 3.0, 0.9), (40, 1.0, 0.4)]
 )
 def test_a_reward_that_rises_is_rarely_said_not_to(steps: int, rise: float, least: float) -> None:
     """`rise`: over the run, in standard deviations of a step's reward."""
@@ -110,4 +111,4 @@ def test_status_and_the_page_say_whether_it_rose(
     assert "reward" in heads and f"{rewards[-1]:.4f}" in row
     [content] = status(folder=tmp_path).as_json
     assert (content["reward"], content["loss"]) == (rewards[-1], 0.0)
-    assert content["reward_trend"].z == trend.z
+    assert content["reward_trend"]["z"] == trend.z
