@@ -332,7 +332,8 @@ class LiveDisplay(PlainDisplay):
     """Prints the lines of PlainDisplay, which stay in the scrollback, and a status line below them.
 
     The status line shows what the run waits for and how long; in training the step, the loss or
-    the reward with its curve, the rate and the time left. It takes one line of the terminal, whatever the width.
+    the reward with its curve, the rate and the time left. It takes one line of the terminal,
+    whatever the width.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

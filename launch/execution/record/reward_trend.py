@@ -42,15 +42,19 @@ class RewardTrend:
 
     def describe(self) -> str:
         """Return `reward 0.4 to 0.97 (means of the first and the last 12 of 60 steps)`."""
+        return f"reward {self._means}"
+
+    @property
+    def _means(self) -> str:
         count = self.steps // _SHARE
         means = f"{self.first:.3g} to {self.last:.3g}"
-        return f"reward {means} (means of the first and the last {count} of {self.steps} steps)"
+        return f"{means} (means of the first and the last {count} of {self.steps} steps)"
 
     def finding(self) -> Finding | None:
         """Return the warning about a reward that did not rise; None if it did."""
         if self.verdict == "rose":
             return None
-        message = f"the reward {self.verdict}: {self.describe()}"
+        message = f"the reward {self.verdict}: {self._means}"
         cure = (
             "start from a model that earns it more often, raise recipe.learning_rate, or train "
             "more steps"
