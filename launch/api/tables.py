@@ -170,6 +170,9 @@ def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
             lines.append(f"  {status.run.other_format}")
         if outcome and outcome.validation and outcome.validation.early_stop:
             lines.append(f"  {outcome.validation.early_stop}")
+        not_risen = outcome.reward.finding() if outcome and outcome.reward else None
+        if not_risen is not None:
+            lines.append(f"  {not_risen}")
         if outcome and outcome.cure_line:
             lines.append(f"  {outcome.cure_line}")
     return table, [printable(line) for line in lines]

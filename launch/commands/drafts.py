@@ -20,6 +20,7 @@ from launch.config.line import CommandLine
 from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
+from launch.data.rl_draft import EXAMPLE, is_unwritten, resolve_verifier
 from launch.data.sources import file_format
 from launch.errors import EXIT_DONE, UserError, did_you_mean, refusal
 from launch.execution.record.run import Run, mapping
@@ -43,8 +44,8 @@ from launch.upstream.pin.checkout import find_checkout
 def new(argv: list[str]) -> int:
     """Write a stage file for local data.
 
-    Raises UserError: those of VerbParser.parse, `read_for_draft` and `_choose_start`; stage_exists,
-    unreadable_columns, not_writable.
+    Raises UserError: those of VerbParser.parse, `read_for_draft`, `_find_verifier` and
+    `_choose_start`; stage_exists, unreadable_columns, not_writable.
     """
     parser = build_new_parser()
     options = parser.parse(argv)
@@ -59,10 +60,13 @@ def new(argv: list[str]) -> int:
     if options.text:
         kind = _kind_of_text(kind)
     columns = _parse_columns(options.columns)
+    verifier = _find_verifier(options.verifier, kind)
     if _is_hub_id(options.data):
-        data = draft_of_hub(options.data, columns, kind or Kind.sft, form)
+        default = Kind.rlvr if verifier else Kind.sft
+        data = draft_of_hub(options.data, columns, kind or default, form, verifier)
     else:
-        data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), columns, kind, form)
+        file = Path.cwd() / Path(options.data).expanduser()
+        data = read_for_draft(file, columns, kind, form, verifier)
     start = _choose_start(options.model, options.after, Path("runs"))
     on_cpu = start.on_cpu
     if on_cpu is None and not find_gpus(os.environ).seen:
@@ -83,10 +87,8 @@ def new(argv: list[str]) -> int:
     write_option(path, text, {SCHEMA_FILE: stage_schema()})
     echo(data.structure.describe())
     echo(f"wrote {path}")
-    next_command = f"launch preview stage={name}"
-    if start.stage:
-        next_command = f"launch plan pipeline={start.stage},{name}"
-    echo(f"next: {next_command}")
+    for line in _describe_next(name, data, start):
+        echo(line)
     return EXIT_DONE
 
 
@@ -96,6 +98,33 @@ def _kind_of_text(kind: Kind | None) -> Kind:
         return Kind.sft
     message = f"--text is for SFT, and --kind is {kind}"
     raise refusal("usage", message, "command line", "leave one of them out")
+
+
+def _describe_next(name: str, data: DraftedData, start: _Start) -> list[str]:
+    """Return the lines that lead on from a drafted stage; the last one has the next command."""
+    lines = []
+    if data.verifier is not None and is_unwritten(data.verifier):
+        path, _, function = data.verifier.rpartition(":")
+        lines += [f"write the function {function} in {path}, such as", "", EXAMPLE]
+    command = f"launch preview stage={name}"
+    if data.kind == Kind.rlvr:
+        command = f"launch check stage={name}"
+    if start.stage:
+        command = f"launch plan pipeline={start.stage},{name}"
+    return [*lines, f"next: {command}"]
+
+
+def _find_verifier(given: str | None, kind: Kind | None) -> str | None:
+    """Return the verifier that `--verifier` names; None without one.
+
+    Raises UserError: usage, for a stage that has none; those of `resolve_verifier`.
+    """
+    if given is None:
+        return None
+    if kind not in (None, Kind.rlvr):
+        message = f"--verifier is of RLVR, and --kind is {kind}"
+        raise refusal("usage", message, "command line", "leave one of them out")
+    return resolve_verifier(given, Path.cwd())
 
 
 def _choose_start(model: str | None, after: str | None, runs: Path) -> _Start:
@@ -252,11 +281,11 @@ def _choose_trainer(data: DraftedData) -> str | None:
     """Return TRL's trainer for plain text, or if open-instruct is missing; None to keep the stage's
     trainer.
 
-    TRL's trainer is not used for a reward model.
+    TRL's trainer is not used for a reward model, and RLVR has no other.
     """
     if data.is_text:
         return "trl_sft"
-    if find_checkout(None, os.environ, ROOT) is not None or data.kind == Kind.rm:
+    if find_checkout(None, os.environ, ROOT) is not None or data.kind in (Kind.rm, Kind.rlvr):
         return None
     return f"trl_{data.kind}"
 

@@ -180,8 +180,8 @@ def _describe_end(folder: Path, jobs: _RunJobs) -> str:
         reported = f"; Slurm reports {job}" if job else ""
         return f"unfinished: its launcher ended without recording an outcome{reported}"
     if outcome.exit_code == EXIT_DONE:
-        loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
-        return f"done: {outcome.steps} steps in {format_duration(outcome.seconds)}{loss}"
+        result = f", {outcome.result}" if outcome.result else ""
+        return f"done: {outcome.steps} steps in {format_duration(outcome.seconds)}{result}"
     state = "stopped" if outcome.exit_code == EXIT_INTERRUPTED else "failed"
     lines = [f"{state} ({outcome.exit_code}) after step {outcome.steps}: {outcome.cause}"]
     lines += [f"  {line}" for line in outcome.detail]

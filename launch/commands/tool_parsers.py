@@ -16,20 +16,23 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns A=B,...]
-[--text] [--print]
+launch new NAME --data FILE [--model M | --after STAGE] [--kind K] [--verifier V]
+[--columns A=B,...] [--text] [--print]
 
 examples:
   launch new mine --data my_chats.jsonl
   launch new mine --data 'chats/*.csv' --columns prompt=frage,completion=antwort
   launch new judge --data pairs.parquet --kind rm --model qwen2_5_7b
+  launch new rl --data prompts.jsonl --model runs/sft/mine       prompts to answer: RLVR
+  launch new rl --data prompts.jsonl --verifier rules.py:short   RLVR with a reward function of your own
   launch new hub --data allenai/tulu-3-sft-mixture               a data set of the hub, which is not read here
   launch new polite --data pairs.jsonl --after mine              DPO from the model of stage=mine, in a pipeline
 
 Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else
 ~/.config/launch. Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model;
-everything else an SFT stage; --text continues the training on plain text. A file that exists is
-never overwritten. The last line that it prints is the next command.
+prompts without an answer, alone or with a ground_truth, an RLVR stage; everything else an SFT
+stage; --text continues the training on plain text. A file that exists is never overwritten. The
+last line that it prints is the next command.
 
 arguments:
 exit codes: 0 written; 2 the data can't be used, or the file exists""")
@@ -46,8 +49,13 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
     parser.add("--model", metavar="MODEL", help=model)
     after = "start from the model of this run; or of this stage, in a pipeline with it"
     parser.add("--after", metavar="RUN_OR_STAGE", help=after)
-    kinds = "sft, dpo or rm, a reward model; default: by the rows"
-    parser.add("--kind", metavar="KIND", choices=("sft", "dpo", "rm"), help=kinds)
+    kinds = "sft, dpo, rlvr or rm, a reward model; default: by the rows"
+    parser.add("--kind", metavar="KIND", choices=("sft", "dpo", "rlvr", "rm"), help=kinds)
+    verifier = (
+        "what scores the answers of RLVR: your function as PATH.py:FUNCTION, or exact, math, "
+        "ifeval, rows; default: by the rows"
+    )
+    parser.add("--verifier", metavar="VERIFIER", help=verifier)
     columns = "names of your columns, where launch does not recognise them"
     parser.add("--columns", metavar="KNOWN=YOURS,...", help=columns)
     text = "the rows are plain text (column `text`), every token of which is learnt"

@@ -148,7 +148,8 @@ class Conversion:
 
     def _convert(self, named: Mapping[str, object], form: DataFormat) -> dict[str, Any]:
         """Return the row as the trainer reads it. Raises RowError."""
-        columns = convert(named, form, self.data.kind, self.data.train_on)
+        data = self.data
+        columns = convert(named, form, data.kind, data.train_on, needs_truth=data.needs_truth)
         if self.data.merges_system_turns:
             columns, is_merged = merge_system_turns(columns)
             self.merged += is_merged
@@ -179,7 +180,7 @@ class Conversion:
         renamed: dict[str, object] = {}
         for name, value in columns.items():
             # a column with a known name is dropped if data.columns names another one for it
-            if name not in self.data.columns:
+            if name in known_names or name not in self.data.columns:
                 renamed[known_names.get(name, name)] = value
         return renamed
 

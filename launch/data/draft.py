@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
-from launch.data.formats import normalise_names
+from launch.data.formats import is_prompts, normalise_names
 from launch.data.pairs import is_pair
+from launch.data.rl_draft import choose_verifier, draft_steps, draft_verifier
 from launch.data.rows import read_rows
 from launch.data.sources import DataFiles, LocalData, find_files
 from launch.data.structure import DataStructure, read_structure
 from launch.errors import UserError, refusal
 from launch.resources import CONFIGS
 from launch.worker.finding import Finding, Fix
+from launch.worker.trl_options import BY_ROW, is_own
 
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
 MAX_ROWS = 100_000  # rows that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
-_NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model"}
+_NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model", Kind.rlvr: "RLVR"}
+# the stage of the demo's model, which has no reward model
+_DEMO_STAGES = {Kind.sft: "demo", Kind.dpo: "demo_dpo", Kind.rlvr: "demo_rlvr"}
 _TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
 _BASES = {
     "sft": "the Tulu 3 SFT recipe",
     "dpo": "the Tulu 3 DPO recipe",
     "rm": "the Tulu 3 reward model's recipe",
-    **dict.fromkeys(("demo", "demo_dpo"), "a tiny model on one CPU process"),
+    "rlvr": "the Tulu 3 RLVR recipe",
+    **dict.fromkeys(("demo", "demo_dpo", "demo_rlvr"), "a tiny model on one CPU process"),
 }
 
 
@@ -40,6 +46,7 @@ class DraftedData:
     columns: dict[str, str]
     structure: DataStructure
     is_text: bool = False  # plain text
+    verifier: str | None = None  # of RLVR
 
 
 def read_for_draft(
@@ -47,9 +54,12 @@ def read_for_draft(
     columns: dict[str, str],
     kind: Kind | None = None,
     form: DataFormat = DataFormat.auto,
+    verifier: str | None = None,
 ) -> DraftedData:
-    """Read up to MAX_ROWS rows of the format `form`. Without a `kind`, pairs are for a DPO stage and
-    other rows for SFT.
+    """Read up to MAX_ROWS rows of the format `form`. Without a `kind`, pairs are for a DPO stage,
+    prompts without an answer for RLVR, and other rows for SFT.
+
+    `verifier` is that of RLVR; without it the first row decides which one fits.
 
     Raises UserError: data_no_files, data_empty, parquet_needs_pyarrow, and those of
     `Conversion.rows`.
@@ -58,10 +68,11 @@ def read_for_draft(
     first = next(read_rows(files[0]), None)
     if first is None:
         raise refusal("data_empty", "the file has no rows", str(files[0]))
+    row = _rename_columns(first.value, columns) if isinstance(first.value, dict) else {}
     if kind is None:
-        names = set(normalise_names(first.value)) if isinstance(first.value, dict) else set()
-        names |= {known for known, name in columns.items() if name in names}
-        kind = Kind.dpo if is_pair(names) else Kind.sft
+        kind = _choose_kind(row, verifier)
+    if kind == Kind.rlvr and verifier is None:
+        verifier = choose_verifier(row, Path.cwd())
     data = LocalData(
         DataFiles(files, ""),
         kind,
@@ -70,6 +81,7 @@ def read_for_draft(
         cache=path / ".none",  # does not exist: nothing is staged for a draft
         where="--data",
         skips=True,
+        needs_truth=not is_own(str(verifier)),
     )
     try:
         structure = read_structure(data, MAX_ROWS)
@@ -78,13 +90,36 @@ def read_for_draft(
     return DraftedData(path, kind, columns, structure, form == DataFormat.text)
 
 
+def _rename_columns(row: Mapping[str, object], columns: Mapping[str, str]) -> dict[str, object]:
+    """Return the row with the names that launch knows: `columns` has the row's own by them."""
+    known_names = {name: known for known, name in columns.items()}
+    return {known_names.get(name, name): value for name, value in normalise_names(row).items()}
+
+
+def _choose_kind(row: Mapping[str, object], verifier: str | None) -> Kind:
+    """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone."""
+    if verifier is not None:
+        return Kind.rlvr
+    names = {name for name, value in row.items() if value is not None}
+    if is_pair(names):
+        return Kind.dpo
+    return Kind.rlvr if is_prompts(names) else Kind.sft
+
+
 def draft_of_hub(
-    name: str, columns: dict[str, str], kind: Kind, form: DataFormat = DataFormat.auto
+    name: str,
+    columns: dict[str, str],
+    kind: Kind,
+    form: DataFormat = DataFormat.auto,
+    verifier: str | None = None,
 ) -> DraftedData:
     """Return a data set of the hub, whose rows are not read."""
     why = f"the trainer reads it from the hub; it is taken for data of {_NAMES[kind]} (--kind)"
     structure = DataStructure((Path(name),), 0, False, None, not_read_because=why)
-    return DraftedData(Path(name), kind, columns, structure, form == DataFormat.text)
+    if kind == Kind.rlvr and verifier is None:
+        verifier = BY_ROW  # as in the mixtures of the hub
+    is_text = form == DataFormat.text
+    return DraftedData(Path(name), kind, columns, structure, is_text, verifier)
 
 
 def _with_option(problem: Finding) -> Finding:
@@ -128,7 +163,7 @@ def draft_stage(
     is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
     if is_demo:
-        base = {Kind.sft: "demo", Kind.dpo: "demo_dpo"}[data.kind]
+        base = _DEMO_STAGES[data.kind]
     lines = [
         f"# yaml-language-server: $schema=./{SCHEMA_FILE}",
         "# @package _global_",
@@ -176,8 +211,9 @@ def _draft_data(data: DraftedData) -> list[str]:
     lines = [
         "  mix:",
         f"    - name: {write_scalar(str(data.path))}",
-        "    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in",
     ]
+    if data.kind != Kind.rlvr:
+        lines.append("    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in")
     if data.kind == Kind.sft:
         lines.append("    #   share: 0.1")
     if data.columns:
@@ -219,6 +255,13 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     is_demo = base.startswith("demo")
     is_size_known = data.structure.all_
     rows = round(data.structure.read * (1 - _held_out_share(data)))
+    if data.kind == Kind.rlvr:
+        prompts = shipped["prompts_per_step"]
+        if is_size_known:
+            prompts = _batch_size(rows, prompts, steps=2)  # prompts are answered many times
+        assert data.verifier is not None
+        steps = draft_steps(shipped, prompts, is_demo=is_demo, context=context)
+        return [draft_verifier(data.verifier), *steps]
     unit = "samples" if data.kind == Kind.sft else "pairs"
     batch = shipped["global_batch_size"]
     comment = f"{unit} in an optimizer step"
@@ -250,9 +293,9 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     return lines
 
 
-def _batch_size(rows: int, largest: int) -> int:
-    """Return the largest power of two with which an epoch has _STEPS steps, at least 1."""
+def _batch_size(rows: int, largest: int, steps: int = _STEPS) -> int:
+    """Return `largest`, halved until an epoch has so many steps, at least 1."""
     batch = largest
-    while batch > 1 and rows < batch * _STEPS:
+    while batch > 1 and rows < batch * steps:
         batch //= 2
     return batch

@@ -8,7 +8,7 @@ conversational format.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind, TrainOn
@@ -125,6 +125,17 @@ def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     raise _no_format(row, kind)
 
 
+def is_prompts(names: Collection[str]) -> bool:
+    """Return whether a row with these columns has a prompt and no answer to learn from.
+
+    A ground truth beside a conversation is what answers are verified with.
+    """
+    if "ground_truth" in names and not set(names).isdisjoint(CHATS):
+        return True
+    has_prompt = not set(names).isdisjoint(PROMPTS)
+    return has_prompt and set(names).isdisjoint((*CHATS, *_COMPLETIONS, "instruction"))
+
+
 def _is_sharegpt(turns: object) -> bool:
     """Return whether the first turn of a chat names its role as ShareGPT does."""
     if not isinstance(turns, list) or not turns:
@@ -133,12 +144,18 @@ def _is_sharegpt(turns: object) -> bool:
 
 
 def convert(
-    row: object, form: DataFormat, kind: Kind, train_on: TrainOn = TrainOn.all
+    row: object,
+    form: DataFormat,
+    kind: Kind,
+    train_on: TrainOn = TrainOn.all,
+    *,
+    needs_truth: bool = True,
 ) -> dict[str, Any]:
     """Return the row as a trainer of `kind` reads it.
 
     It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages; or a `text`.
-    With `train_on` marked it also says of each message whether it is learnt.
+    With `train_on` marked it also says of each message whether it is learnt. A row of prompts is
+    refused without a ground truth where `needs_truth`.
 
     Raises RowError: data_columns, data_row, data_roles, data_marks, data_no_answer, data_pair,
     no_ground_truth.
@@ -152,7 +169,7 @@ def convert(
     if form == DataFormat.preference:
         return {**convert_pair(row), **_read_tools(row)}
     if form == DataFormat.prompts:
-        return _convert_prompt(row)
+        return _convert_prompt(row, needs_truth=needs_truth)
     if form == DataFormat.text:
         value, column = first_value(row, (TEXT,))
         return {TEXT: read_text(value, column)}
@@ -322,22 +339,29 @@ _CONVERTERS = {
 }
 
 
-def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
+def _convert_prompt(row: Mapping[str, object], *, needs_truth: bool) -> dict[str, Any]:
     """Convert a prompt with its ground truth. The verifier gets every other column unchanged.
 
-    A final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row,
-    data_roles.
+    Without `needs_truth` a prompt may stand alone: a function of the user's judges its answers. A
+    final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row, data_roles,
+    data_no_answer.
     """
     messages = read_prompt(row)
     truth = row.get("ground_truth")
-    if truth is None or truth in ("", [], {}):
+    has_truth = truth is not None and truth not in ("", [], {})
+    if needs_truth and not has_truth:
         message = "the row has no ground_truth, so nothing can verify an answer"
-        cure = "add the column ground_truth, or name yours with data.columns.ground_truth=MY_COLUMN"
+        cure = (
+            "add the column ground_truth, name yours with data.columns.ground_truth=MY_COLUMN or "
+            "judge answers without one by a function of your own (recipe.verifier=PATH.py:FUNCTION)"
+        )
         raise RowError(message, cure, "no_ground_truth")
-    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
     prompt_column = find_column(row, (*CHATS, *PROMPTS))
     converted = (prompt_column, *_START, "ground_truth", "prompt")
     others = {name: value for name, value in row.items() if name not in converted}
+    if not has_truth:
+        return {"prompt": messages, **others}
+    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
     return {"prompt": messages, "ground_truth": text, **others}
 
 

@@ -166,6 +166,7 @@ class LocalData:
     # whether system turns become the beginning of the first user turn
     merges_system_turns: bool = False
     train_on: TrainOn = TrainOn.all  # which answers are learnt
+    needs_truth: bool = True  # whether a row of prompts is refused without a ground truth
 
     @property
     def key(self) -> str:

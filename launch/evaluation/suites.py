@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import DataFormat
+from launch.config.schema import DataFormat, Kind
 from launch.data.sources import VALIDATION_FILE
 from launch.demo import DEMO_KEY, rewards
 from launch.demo.tasks import chat_rows, make_tasks, preference_rows, prompt_rows
@@ -23,6 +23,8 @@ from launch.files import encode_json, write_file
 from launch.planning.find_runs import run_name
 from launch.worker.evaluating import TaskSpec
 from launch.worker.held_out import ROWS
+from launch.worker.held_out_reward import RewardSpec
+from launch.worker.trl_options import is_own
 
 # The names of the suites.
 DEMO = "demo"
@@ -30,6 +32,7 @@ DEMO_RLVR = "demo_reward"
 TULU3 = "tulu3"
 HELD_OUT = "held_out"
 RESULTS = "evaluation"  # folder of the results in a run's folder
+_JUDGED = (Kind.sft, Kind.dpo, Kind.rlvr)  # the kinds whose runs are judged by held-out rows
 _MOST_ROWS = 200  # number of held-out rows that are used at most
 _LEAST_ROWS = 10  # number of rows of which a tenth can be held out
 
@@ -63,9 +66,16 @@ TULU3_SPECS = (
 
 
 def digest_spec(spec: TaskSpec) -> str:
-    """Identify the tasks by name and settings, and those in a folder by its files, too."""
+    """Identify the tasks by name and settings, those in a folder by its files, too, and a user's
+    verifier by its file.
+    """
     settings = {**asdict(spec), "folder": None}
     digest = hashlib.sha256(repr(sorted(settings.items())).encode())
+    if spec.reward is not None:
+        for name in json.loads(spec.reward.verifier)["verifiers"]:
+            file = Path(name.rpartition(":")[0])
+            if is_own(name) and file.is_file():
+                digest.update(file.read_bytes())
     paths = sorted(spec.folder.rglob("*")) if spec.folder else []
     for path in paths:
         # The import of a task's functions writes into __pycache__.
@@ -88,11 +98,11 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
     data = mapping(settings.get("data"))
     tasks = [str(task) for task in given or stage.get("tasks") or [TULU3]]
     is_demo_data = bool(data.get("build")) and not data.get("mix")
-    are_shipped = set(tasks) <= {DEMO, TULU3}
+    are_shipped = set(tasks) <= {DEMO, DEMO_RLVR, TULU3}
     if record is not None and are_shipped and not is_demo_data:
         if ensure_held_out(record):
             return HELD_OUT
-        if DEMO in tasks:
+        if not {DEMO, DEMO_RLVR}.isdisjoint(tasks):
             raise _no_rows(record)
     return ",".join(tasks)
 
@@ -115,7 +125,7 @@ def ensure_held_out(run: Run) -> Path | None:
         file = Path(data_folder, VALIDATION_FILE)
         if file.is_file():
             rows += file.read_bytes().splitlines(keepends=True)
-    if not rows or mapping(run.settings.get("stage")).get("kind") not in ("sft", "dpo"):
+    if not rows or _kind_of(run) not in _JUDGED:
         return None
     step = math.ceil(len(rows) / _MOST_ROWS)
     write_file(folder / ROWS, b"".join(rows[::step]).decode())
@@ -126,6 +136,29 @@ def _learns_text(run: Run) -> bool:
     return mapping(run.settings.get("data")).get("format") == DataFormat.text
 
 
+def _kind_of(run: Run) -> object:
+    return mapping(run.settings.get("stage")).get("kind")
+
+
+def _describe_held_out(run: Run, folder: Path) -> TaskSpec:
+    """Return the spec of a run's held-out rows: of RLVR with its own verifiers, and the lengths and
+    the temperature with which it samples.
+    """
+    if _kind_of(run) != Kind.rlvr:
+        return TaskSpec((), folder)
+    options = [str(option) for option in run.plan.get("options") or ()]
+    verifiers = [option for option in options if option.startswith("verifier=")]
+    recipe = mapping(run.settings.get("recipe"))
+    if not verifiers:
+        raise _no_rows(run)
+    reward = RewardSpec(
+        verifiers[0].removeprefix("verifier="),
+        int(recipe.get("response_length") or 0),
+        float(recipe.get("temperature") or 1.0),
+    )
+    return TaskSpec((), folder, reward=reward)
+
+
 def _no_rows(run: Run | None) -> UserError:
     """Return the refusal of tasks=held_out, with what can be done for that run."""
     others = "name other tasks with tasks="
@@ -133,15 +166,15 @@ def _no_rows(run: Run | None) -> UserError:
         message = "tasks=held_out needs a run"
         return refusal("no_held_out", message, "tasks", f"name a run, or {others}")
     message = f"{run_name(run.folder)} held out no rows of its data"
-    kind = mapping(run.settings.get("stage")).get("kind")
+    kind = _kind_of(run)
     entries = run.plan.get("data")
     local = [mapping(entry) for entry in entries] if isinstance(entries, list) else []
     rows = sum(int(entry.get("read") or 0) for entry in local)
     if _learns_text(run):
         message = f"{run_name(run.folder)} learnt plain text, which asks nothing"
         cure = f"its eval_loss is that of the held-out texts (data.validation); {others}"
-    elif kind not in ("sft", "dpo"):
-        cure = f"only SFT and DPO are judged by held-out rows; {others}"
+    elif kind not in _JUDGED:
+        cure = f"only SFT, DPO and RLVR are judged by held-out rows; {others}"
     elif not all(local) or rows < _LEAST_ROWS:
         cure = f"rows are held out of local data (data.mix) with {_LEAST_ROWS} or more; {others}"
     else:
@@ -169,9 +202,9 @@ def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSp
         elif name == HELD_OUT:
             record = Run(run) if run else None
             folder = ensure_held_out(record) if record else None
-            if folder is None:
+            if record is None or folder is None:
                 raise _no_rows(record)
-            specs.append(TaskSpec((), folder))
+            specs.append(_describe_held_out(record, folder))
         elif name == TULU3:
             specs += TULU3_SPECS
         elif "/" in name or Path(name).is_dir():

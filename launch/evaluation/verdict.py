@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from launch.trials.bench.verdict import student_t
 from launch.worker.held_out import EXACT
+from launch.worker.held_out_reward import REWARD
 
+# the metrics of a run's own held-out rows, in which no answer at all may be right
+_OF_RUN = (EXACT, REWARD)
 _MOST_CUT_OFF = 0.5  # share of the answers
 # Number of questions whose score is not the most frequent one: so many are rarely the same for two
 # models.
@@ -72,7 +75,7 @@ def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
     label, evaluated = list(models.items())[-1]
     questions = len(evaluated.values)
     are_all_0 = bool(evaluated.values) and not any(evaluated.values)
-    if are_all_0 and evaluated.higher_is_better and evaluated.metric != EXACT:
+    if are_all_0 and evaluated.higher_is_better and evaluated.metric not in _OF_RUN:
         yield f"{evaluated.metric} of {label} is exactly 0 on all {questions} questions"
     for (name, score), (other_name, other) in itertools.combinations(models.items(), 2):
         names = f"{name} and {other_name}"
@@ -81,7 +84,7 @@ def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
             are_all_right = all(value == 1.0 for value in score.values)
             if score.cut_off is None or not are_all_right:
                 yield f"{names} gave the same answers to all questions"
-        elif score.values == other.values and score.metric != EXACT:
+        elif score.values == other.values and score.metric not in _OF_RUN:
             most_frequent = max(Counter(score.values).values(), default=0)
             if len(score.values) - most_frequent >= _MIN_IDENTICAL:
                 yield f"{names} have identical scores on all {len(score.values)} questions"

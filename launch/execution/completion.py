@@ -23,6 +23,7 @@ from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
+from launch.execution.record.reward_trend import find_reward_trend
 from launch.execution.record.run import Run
 from launch.planning.adapter import read_adapter
 from launch.planning.digest_cache import DigestCache
@@ -112,6 +113,11 @@ def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
         if following - last > plan.most_unlogged + 1 and not is_explained:
             return last, following
     return None
+
+
+def add_reward(outcome: Outcome, run: Run) -> Outcome:
+    """Return `outcome` with the trend of the reward, which a run of RLVR logs."""
+    return replace(outcome, reward=find_reward_trend(run.steps()))
 
 
 def add_validation(outcome: Outcome, plan: Plan, run: Run) -> Outcome:

@@ -1,4 +1,4 @@
-"""Show a live run: phase, step, loss, tokens/s, time left.
+"""Show a live run: phase, step, loss or reward, tokens/s, time left.
 
 On a terminal the last line is redrawn in place; elsewhere plain lines are printed.
 """
@@ -10,9 +10,9 @@ import math
 import os
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from launch.execution.record.events import Event
 from launch.terminal import clean, echo
@@ -93,13 +93,28 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def headline_metric(step: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Return name and value of what a step is shown by; None for a step without either.
+
+    It is the loss, but of RLVR the reward: the loss of GRPO is 0 by construction.
+    """
+    for name in ("reward", "loss"):
+        value = step.get(name)
+        if isinstance(value, (int, float)):
+            return name, value
+    return None
+
+
 def step_parts(event: Event, pace: Pace) -> dict[str, str]:
-    """Return what is shown of a step, by name: `step`, `loss`, `rate`, `left`."""
+    """Return what is shown of a step, by name: `step`, `metric` (its loss, or of RLVR its reward),
+    `rate`, `left`.
+    """
     total = f"/{pace.total}" if pace.total else ""
     parts = {"step": f"step {pace.step}{total}"}
-    loss = event.data.get("loss")
-    if isinstance(loss, (int, float)):
-        parts["loss"] = f"loss {loss:.4f}"
+    metric = headline_metric(event.data)
+    if metric is not None:
+        name, value = metric
+        parts["metric"] = f"{name} {value:.4f}"
     rate = event.data.get("tokens_per_second")
     if isinstance(rate, (int, float)):
         parts["rate"] = f"{rate:,.0f} tokens/s"
@@ -316,8 +331,9 @@ def _choose_block(value: float, low: float, high: float) -> str:
 class LiveDisplay(PlainDisplay):
     """Prints the lines of PlainDisplay, which stay in the scrollback, and a status line below them.
 
-    The status line shows what the run waits for and how long; in training the step, the loss and
-    its curve, the rate and the time left. It takes one line of the terminal, whatever the width.
+    The status line shows what the run waits for and how long; in training the step, the loss or
+    the reward with its curve, the rate and the time left. It takes one line of the terminal,
+    whatever the width.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -335,7 +351,7 @@ class LiveDisplay(PlainDisplay):
         self._waiting_for = "starting the processes"
         self._since = self._clock()
         self._step: Event | None = None  # the last step of the training phase
-        self._losses = array("d")  # it takes 8 bytes a step
+        self._values = array("d")  # losses, or rewards; it takes 8 bytes a step
         whole_line = Column(no_wrap=True, overflow="ellipsis")
         self._bar = Progress(
             SpinnerColumn("dots" if self._unicode else "line"),
@@ -363,9 +379,9 @@ class LiveDisplay(PlainDisplay):
         elif event.kind == "step":
             self._since = self._clock()
             self._step = event
-            loss = event.data.get("loss")
-            if isinstance(loss, (int, float)):
-                self._losses.append(loss)
+            metric = headline_metric(event.data)
+            if metric is not None:
+                self._values.append(metric[1])
             self._bar.update(self._task, completed=event.data["step"])
 
     def refresh(self) -> None:
@@ -389,14 +405,14 @@ class LiveDisplay(PlainDisplay):
         parts = step_parts(self._step, self._pace)
         if waited >= _LATE:
             parts["left"] = f"no step for {format_duration(waited)}"
-        for name in ("rate", "loss"):
+        for name in ("rate", "metric"):
             if len("  ".join(parts.values())) > width:
                 parts.pop(name, None)
-        if "loss" in parts and self._unicode:
+        if "metric" in parts and self._unicode:
             free_width = width - len("  ".join(parts.values())) - 1
-            curve = sparkline(self._losses, min(_SPARKLINE, free_width))
+            curve = sparkline(self._values, min(_SPARKLINE, free_width))
             if len(curve) > 1:
-                parts["loss"] += f" {curve}"
+                parts["metric"] += f" {curve}"
         return "  ".join(parts.values())
 
     def say(self, text: str) -> None:

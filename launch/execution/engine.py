@@ -24,6 +24,7 @@ from launch.errors import (
 from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
 from launch.execution.completion import (
     add_digests,
+    add_reward,
     add_validation,
     check_first_loss,
     compare_unchanged,
@@ -112,6 +113,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         outcome = add_earlier_steps(outcome, folder.metrics)
         outcome = verify_completion(outcome, plan, run)
         outcome = add_validation(outcome, plan, run)
+        outcome = add_reward(outcome, run)
         outcome = verify_evidence(outcome, evidence, plan.config.allow)
         outcome = verify_inputs(outcome, inputs, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
@@ -142,11 +144,14 @@ def _announce_done(outcome: Outcome, plan: Plan, display: Display) -> None:
     if outcome.afterwards:
         display.say(f"warning: after the model was saved: {outcome.afterwards}")
     sentence = f"done: {outcome.steps} steps in {format_duration(outcome.seconds)}"
-    if outcome.last_loss is not None:
-        sentence += f", last loss {outcome.last_loss:.4g}"
+    if outcome.result is not None:
+        sentence += f", {outcome.result}"
     if outcome.validation:
         sentence += f", {outcome.validation.describe()}"
     display.say(f"{sentence}; {_describe_output(plan)}")
+    not_risen = outcome.reward.finding() if outcome.reward else None
+    if not_risen is not None:
+        display.say(f"warning: {not_risen}")
 
 
 def _describe_output(plan: Plan) -> str:
@@ -305,8 +310,8 @@ def report_finished(plan: Plan, display: Display) -> None:
     summary = "done"
     if outcome is not None:
         summary = f"{outcome.steps} steps"
-        if outcome.last_loss is not None:
-            summary += f", loss {outcome.last_loss:.4g}"
+        if outcome.result is not None:
+            summary += f", {outcome.result}"
     display.say(f"already done: {plan.folder} ({summary}); restart=true runs it again")
     faults = plan.find_output_faults()
     if faults:

@@ -66,8 +66,14 @@ def _read_step(run: Run) -> Iterator[Reading]:
         yield Reading(str(status.step))
 
 
+def _read_recent_reward(run: Run) -> Iterator[Reading]:
+    if run.status.reward is not None:
+        yield Reading(f"{run.status.reward:.4f}")
+
+
 def _read_recent_loss(run: Run) -> Iterator[Reading]:
-    if run.status.loss is not None:
+    """Yield the last loss, but of RLVR, whose loss is 0 by construction."""
+    if run.status.loss is not None and run.status.reward is None:
         yield Reading(f"{run.status.loss:.4f}")
 
 
@@ -94,10 +100,23 @@ def _read_validation(run: Run) -> Iterator[Reading]:
     yield Reading(text)
 
 
+def _read_reward(run: Run) -> Iterator[Reading]:
+    """Yield the last mean reward of RLVR, and whether it rose."""
+    reward = run.metrics.curves.get("reward")
+    if reward is None or reward.last is None:
+        return
+    step, value = reward.last
+    note = ""
+    if run.outcome and run.outcome.reward:
+        trend = run.outcome.reward
+        note = f"it {trend.verdict}: {trend.describe()}"
+    yield Reading(format_measurement(value), note, step)
+
+
 def _read_loss(run: Run) -> Iterator[Reading]:
-    """Yield the last training loss."""
+    """Yield the last training loss, but of RLVR, whose loss is 0 by construction."""
     loss = run.metrics.curves.get("loss")
-    if loss is None or loss.last is None:
+    if loss is None or loss.last is None or "reward" in run.metrics.curves:
         return
     step, value = loss.last
     note = ""
@@ -209,9 +228,11 @@ SPEED = RunFact("speed", _read_speed, ("compare",))  # `compare` has a verdict o
 FACTS: tuple[RunFact, ...] = (
     RunFact("step", _read_step, ("status",)),
     RunFact("loss", _read_recent_loss, ("status",)),
+    RunFact("reward", _read_recent_reward, ("status",), optional=True),
     RunFact("tokens/s", _read_recent_speed, ("status",)),
     RunFact("left", _read_time_left, ("status",)),
     RunFact("eval_loss", _read_validation, ("status",), optional=True),
+    RunFact("reward", _read_reward, ("report",)),
     RunFact("loss", _read_loss, ("report",)),
     RunFact("validation loss", _read_validation_losses, ("report",)),
     RunFact("mean throughput", _read_mean_throughput, ("report",)),

@@ -91,7 +91,21 @@ def render_pipeline(folder: Path) -> str:
             scores[str(tasks)] = evaluation.rows
     tables = [Table("Evaluations side by side", rows) for rows in scores.values()]
     tables += _answer_table(runs)
-    return render_runs([Run(run) for run in runs], tables, title=f"pipeline {folder.name}")
+    return render_runs(
+        [Run(run) for run in runs],
+        tables,
+        title=f"pipeline {folder.name}",
+        labels=_label_stages(folder),
+    )
+
+
+def _label_stages(folder: Path) -> list[str]:
+    """Return the name of the stage of each run that has started; of a stage that comes twice the
+    name of its run.
+    """
+    started = [(stage, run) for stage, run in stage_runs(folder) if is_run_folder(run)]
+    stages = [stage for stage, _ in started]
+    return [run_name(run) if stages.count(stage) > 1 else stage for stage, run in started]
 
 
 def _answer_table(runs: list[Path]) -> Iterator[Table]:

@@ -28,6 +28,7 @@ from launch.demo import DEMO_KEY
 from launch.digests import Digest
 from launch.errors import refusal
 from launch.planning.input_source import InputSource, check_build, local_path
+from launch.planning.rlvr import needs_ground_truth
 from launch.planning.validation import ValidationSet, validation_sets
 from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json
@@ -88,6 +89,7 @@ def resolve_mixture(
                 skips=data.bad_rows == BadRows.skip,
                 merges_system_turns=data.system_turns == SystemTurns.merge,
                 train_on=data.train_on,
+                needs_truth=needs_ground_truth(config),
             )
         entries.append(MixtureEntry(source, share, entry.split, local_data, own_set))
     if config.trainer.family == Family.trl and len(entries) > 1 and not sets:
@@ -179,10 +181,13 @@ def share_of_unstaged_data(
     trainer = config.trainer
     kind = config.stage.kind
     trl_evaluates = kind in (Kind.sft, Kind.dpo)
+    # `launch eval` asks the held-out prompts of RLVR
+    uses_held_out = trl_evaluates or kind == Kind.rlvr
     has_sets = isinstance(validation, list)  # whose curves are all that they are for
     if has_sets:
         unstaged = [entry for entry in unstaged if entry.held_out is not None]
-    if not trainer.validation_flags and (unstaged or has_sets or not trl_evaluates):
+        uses_held_out = False
+    if not trainer.validation_flags and (unstaged or not uses_held_out):
         reason = trainer.unsupported_because.get("validation", "its file has no validation_flags")
         message = f"{trainer.name} does not evaluate while it trains: {reason}"
         sentence = "remove {0} and score the finished model with {1}"

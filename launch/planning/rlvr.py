@@ -36,6 +36,20 @@ def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[s
     return dict(_resolve_verifier(entry, where, cwd) for entry in entries)
 
 
+def needs_ground_truth(config: RootConfig) -> bool:
+    """Return whether the answers to a row can't be judged without its ground truth.
+
+    Functions of the user's own may judge the answer alone; no built-in verifier does.
+    """
+    given = config.recipe.verifier
+    entries = given if isinstance(given, list) else [given]
+    for entry in entries:
+        name = entry.get("name") if isinstance(entry, Mapping) else entry
+        if not is_own(str(name)):
+            return True
+    return False
+
+
 def calls_open_instruct(config: RootConfig) -> bool:
     """Return whether rows may name functions of open-instruct, as those of the Tulu 3 mixture
     do.

@@ -264,7 +264,12 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
         if row.get("message"):
             document.notes.append(f"{row['label']}: {row['message']}")
         document.add_run(row["label"], row.get("folder"))
-    parts = {"bench": _add_bench, "rollout": _add_rollout, "tune": _add_tune}
+    parts = {
+        "bench": _add_bench,
+        "rollout": _add_rollout,
+        "tune": _add_tune,
+        "sweep": _add_sweep,
+    }
     if verb in parts:
         parts[verb](document, record, rows)
     return document
@@ -351,6 +356,17 @@ def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]
     title = "Time of a step, predicted and corrected by the probes, with its range"
     document.add_plot(title, "s", spreads)
     document.add_table(predictions_table(predictions, "Predictions, corrected by the probes"))
+
+
+def _add_sweep(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Add what each run came to, by its values."""
+    for title, name in (
+        ("Best validation loss", "best_validation_loss"),
+        ("Loss after the last step", "loss"),
+        ("Throughput", "per_second"),
+    ):
+        unit = f"{_unit(rows)}/s" if name == "per_second" else ""
+        document.add_plot(title, unit, _spreads(rows, name))
 
 
 def _marked_label(record: Mapping[str, Any], setting: Row) -> str:

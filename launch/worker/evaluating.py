@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .held_out import ROWS, write_tasks
+from .held_out_reward import RewardSpec, write_reward_task
 from .json_codec import decode, versioned
 from .model_loading import ModelRequest, load_model, read_base
 
@@ -45,6 +46,7 @@ class TaskSpec:
     multiturn: bool = False  # few-shot examples as turns of the chat
     metric: str | None = None  # that the verdict is about; None: the task's first
     filter: str | None = None  # of the answers; None: the task's first
+    reward: RewardSpec | None = None  # the folder has prompts of RLVR, scored by its verifiers
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,11 @@ def _prepare(spec: TaskSpec, request: EvaluationRequest, reports: TextIO) -> Tas
         config = AutoConfig.from_pretrained(read_base(job.model.folder))
         windows.append(getattr(config, "max_position_embeddings", tokenizer.model_max_length))
     context = min(windows)  # tokens
-    left_out = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
+    if spec.reward is not None:
+        folder = folder.with_name("reward_task")
+        left_out = write_reward_task(spec.folder / ROWS, folder, spec.reward, tokenizer, context)
+    else:
+        left_out = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
     if left_out:
         print(json.dumps({"left_out": left_out, "context": context}), file=reports, flush=True)
     spec = replace(spec, folder=folder, chat=False)

@@ -153,10 +153,13 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
     """Return an answer that earns the maximum: the column `reference`, else one made of the ground
     truth.
 
-    None for instructions to follow (`ifeval`), which have no answer of their own.
+    None for instructions to follow (`ifeval`), which have no answer of their own, and for a row
+    without a ground truth.
     """
     if columns.get("reference"):
         return str(columns["reference"])
+    if not truth:
+        return None
     if name not in _ANSWERED and not is_own(name):
         return None
     if name == "math":
@@ -277,6 +280,10 @@ def _shorten(text: str) -> str:
 
 class VerifierError(RuntimeError):
     """A verifier can't be loaded, or is not proven."""
+
+    def __init__(self, message: str, fault: str | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault  # of a user's function, as `ProofReport` has it
 
 
 @dataclass

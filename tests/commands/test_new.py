@@ -6,6 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -431,3 +432,98 @@ def test_the_model_of_a_run_decides_the_recipe_and_the_longest_sample(
         )
         assert drafted["defaults"][0] == base
         assert composed(f"stage=of{number}").config.recipe.max_seq_length == limit
+
+
+SHORT = "def short(completions, **columns):\n    return [1.0 for _ in completions]\n"
+BARE = {"prompt": "What is 1 + 1?"}
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "verifier"),
+    [
+        ({**BARE, "ground_truth": "2"}, [], "math"),
+        ({**BARE, "ground_truth": "1,000.5"}, [], "math"),
+        ({**BARE, "ground_truth": "two"}, [], "exact"),
+        ({**BARE, "ground_truth": "2", "dataset": "GSM8K"}, [], "rows"),
+        ({**BARE, "ground_truth": "2"}, ["--verifier", "exact"], "exact"),
+        (
+            {**BARE, "ground_truth": "2"},
+            ["--verifier", "rules.py:short"],
+            "{folder}/rules.py:short",
+        ),
+        (BARE, ["--kind", "rlvr", "--verifier", "rules.py:short"], "{folder}/rules.py:short"),
+        (BARE, ["--columns", "prompt=prompt"], "{folder}/rewards.py:reward"),
+        ({"Question": "1?", "a": "2"}, ["--columns", "prompt=Question,ground_truth=a"], "math"),
+        ({"messages": [{"role": "user", "content": "1?"}], "ground_truth": "2"}, [], "math"),
+        (
+            {"prompt": "1?", "answer": "2"},
+            ["--verifier", "rules.py:short"],
+            "{folder}/rules.py:short",
+        ),
+    ],
+)
+def test_prompts_make_a_stage_of_rlvr_that_plans(
+    folder: Path,
+    row: dict[str, object],
+    options: list[str],
+    verifier: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The last case has answers, which an SFT stage would learn from: a verifier decides."""
+    (folder / "rules.py").write_text(SHORT, encoding="utf-8")
+    write_lines(folder / "prompts.jsonl", [row] * 300)
+    expected = verifier.format(folder=folder)
+    for name, model, prompts in (("tiny", ["--model", "demo"], 32), ("large", [], 48)):
+        assert new([name, "--data", "prompts.jsonl", *model, *options]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == f"next: launch check stage={name}"
+        if expected.endswith("rewards.py:reward"):
+            continue
+        plan = planned(f"stage={name}", "gpus=8" if name == "large" else "gpus=0", machine=MACHINE)
+        recipe = plan.config.recipe
+        assert (plan.trainer, plan.inputs.verifiers) == ("trl_grpo", {expected: 1.0})
+        assert (recipe.prompts_per_step, plan.config.data.validation) == (prompts, 0.1)
+        assert plan.batch.global_ == prompts * (recipe.samples_per_prompt or 0)
+        assert "eval_strategy" not in plan.flags
+
+
+MACHINE = fixed_machine(digest=str)
+
+
+def test_a_function_that_is_to_be_written_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is printed makes a file with which the stage plans."""
+    write_lines(folder / "prompts.jsonl", [BARE] * 40)
+    assert new(["rl", "--data", "prompts.jsonl", "--model", "demo"]) == 0
+    printed = capsys.readouterr().out
+    with pytest.raises(UserError) as refused:
+        planned("stage=rl", "gpus=0", machine=MACHINE)
+    assert refused.value.problems[0].id == "no_verifier_file"
+    function = printed[printed.index("def reward") : printed.index("next:")]
+    (folder / "rewards.py").write_text(function, encoding="utf-8")
+    plan = planned("stage=rl", "gpus=0", machine=MACHINE)
+    assert plan.inputs.verifiers == {f"{folder / 'rewards.py'}:reward": 1.0}
+    space: dict[str, Any] = {}
+    exec(function, space)
+    assert space["reward"]([[{"role": "assistant", "content": "two"}]]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "id"),
+    [
+        (["--verifier", "missing.py:short"], "no_verifier_file"),
+        (["--verifier", "rules.py:not a name"], "no_verifier_file"),
+        (["--verifier", "maths"], "unknown_verifier"),
+        (["--verifier", "math"], "no_ground_truth"),  # the prompts stand alone
+        (["--verifier", "rules.py:short", "--kind", "sft"], "usage"),
+    ],
+)
+def test_a_verifier_that_can_not_work_writes_nothing(
+    folder: Path, options: list[str], id: str
+) -> None:
+    (folder / "rules.py").write_text(SHORT, encoding="utf-8")
+    write_lines(folder / "prompts.jsonl", [BARE] * 3)
+    with pytest.raises(UserError) as refused:
+        new(["rl", "--data", "prompts.jsonl", *options])
+    assert refused.value.problems[0].id == id
+    assert not (folder / "conf").exists()

@@ -485,7 +485,7 @@ def test_hidden_verbs_are_not_listed() -> None:
 
 def test_the_readme_is_short_and_its_table_has_verbs_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.split()) < 900
+    assert len(readme.split()) < 940
     assert "`./scripts/test`" in readme and "`./scripts/test --all`" in readme
     rows = re.findall(r"^\| (`.*?) \|", readme.partition("## Verbs")[2], re.MULTILINE)
     named = [text.split()[0] for row in rows for text in re.findall(r"`([^`]+)`", row)]

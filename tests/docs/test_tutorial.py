@@ -30,6 +30,8 @@ STAGES = {
     "mine": "sft",
     "mine_lora": "sft",
     "guesses": "sft",
+    "rl": "demo_rlvr",
+    "colours": "demo_rlvr",
     "polite": "dpo",
     "sft_1b": "sft",
     "S": "sft",

@@ -24,7 +24,7 @@ from tests.paths import ROOT
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 _OF_RUNS = ("status", "logs", "merge", "new", "eval", "generate", "--version")
-_OWN = ("stage=mine", "stage=mine_lora", "stage=guesses")  # that the page drafts
+_OWN = ("stage=mine", "stage=mine_lora", "stage=guesses", "stage=colours")  # that the page drafts
 _NUMBER = re.compile(r"\b[0-9a-f]{8}\b|\d[\d.:,]*(?:e-?\d+)?")
 
 pytestmark = pytest.mark.slow

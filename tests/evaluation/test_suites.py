@@ -19,6 +19,7 @@ from launch.evaluation.suites import (
     find_specs,
 )
 from launch.worker.held_out import ROWS
+from launch.worker.held_out_reward import RewardSpec
 
 
 def test_names_groups_and_folders_can_be_mixed(tmp_path: Path) -> None:
@@ -112,11 +113,40 @@ def test_own_rows_that_were_held_out_take_the_place_of_shipped_tasks(tmp_path: P
     [
         (OWN.replace("demo]", "gsm8k]"), "gsm8k"),  # the stage's own choice
         ("stage: {kind: sft, tasks: [demo]}\ndata: {build: demo_chats, mix: []}\n", "demo"),
-        ("stage: {kind: rlvr, tasks: [tulu3]}\ndata: {mix: [{name: mine.jsonl}]}\n", "tulu3"),
+        ("stage: {kind: rm, tasks: [tulu3]}\ndata: {mix: [{name: mine.jsonl}]}\n", "tulu3"),
     ],
 )
 def test_other_stages_keep_their_tasks(tmp_path: Path, config: str, tasks: str) -> None:
     assert default_tasks(write_record(tmp_path, config, [{"messages": []}])) == tasks
+
+
+RLVR = """\
+stage: {kind: rlvr, tasks: [demo, demo_reward]}
+data: {build: demo_prompts, mix: [{name: prompts.jsonl}]}
+recipe: {response_length: 16, temperature: 0.7}
+"""
+
+
+def test_prompts_that_were_held_out_are_scored_by_the_verifier_of_the_run(tmp_path: Path) -> None:
+    """An edited verifier is another task, so that no earlier result is taken for its own."""
+    own = tmp_path / "rules.py"
+    own.write_text("def f(): ...\n")
+    rows: list[object] = [{"prompt": [{"role": "user", "content": "?"}], "ground_truth": "2"}]
+    run = write_record(tmp_path, RLVR, rows * 20)
+    plan = json.loads((run / "plan.json").read_text())
+    verifier = json.dumps({"verifiers": {f"{own}:f": 1.0}, "seconds": 9.0, "window": 64})
+    plan["options"].append(f"verifier={verifier}")
+    (run / "plan.json").write_text(json.dumps(plan))
+    assert default_tasks(run) == "held_out"
+    [spec] = find_specs("held_out", tmp_path, run)
+    assert spec.reward == RewardSpec(verifier, 16, 0.7)
+    before = digest_spec(spec)
+    assert digest_spec(spec) == before
+    own.write_text("def f(): return [1.0]\n")
+    assert digest_spec(spec) != before
+    without = write_record(tmp_path / "without", RLVR)
+    with pytest.raises(UserError, match=r"\[no_held_out\]"):
+        default_tasks(without)
 
 
 def test_the_demos_questions_do_not_judge_own_data(tmp_path: Path) -> None:
@@ -136,8 +166,8 @@ def test_the_demos_questions_do_not_judge_own_data(tmp_path: Path) -> None:
         ("sft", [None], "local data"),  # made here, or of the hub
         ("sft", [{"read": 60}, None], "local data"),
         ("sft", [{"read": 4}], " 10 "),
-        ("rlvr", [{"read": 60}], "SFT and DPO"),
-        ("rm", [{"read": 60}], "SFT and DPO"),
+        ("rlvr", [{"read": 60}], "data.validation=0.1"),
+        ("rm", [{"read": 60}], "SFT, DPO and RLVR"),
     ],
 )
 def test_what_is_advised_to_hold_rows_out_can_be_done(

@@ -94,6 +94,9 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
     assert sorted({event["step"] for event in completions}) == [0, 2, 4]
     evidence = {event["what"]: event for event in events if event["kind"] == "evidence"}
     assert evidence["global_batch"]["verdict"] == "proven"
+    # the batch that trains: sampling takes all 16 answers of a step at once
+    of_batch = evidence["packing"]["note"]
+    assert of_batch.startswith("first micro batch: 4 rows of") and "documents" not in of_batch
     shown = {
         what: evidence[what]["value"]
         for what in ("rewards", "samples_per_prompt", "reference", "sampler_weights")

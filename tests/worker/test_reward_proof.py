@@ -5,6 +5,7 @@ sentence.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def power(completions, ground_truth, **columns):
     values = [eval(re.sub("[{}]", "", box[-1][:50]).replace("^", "**")) for box in boxed]
     return [float(value == int(truth)) for value, truth in zip(values, ground_truth)]
 """
+
+
+# As in TRL's tutorials, for prompts that are texts.
+TEXTS = """
+import re
+
+def contains(completions, ground_truth, **columns):
+    return [float(truth in completion) for completion, truth in zip(completions, ground_truth)]
+
+def length(completions, **columns): return [-abs(20 - len(completion)) for completion in completions]
+def matches(completions, **columns): return [float(bool(re.match("A", answer))) for answer in completions]
+def words(completions, **columns): return [len(answer.split()) for answer in completions]
+"""
+TEXT_LINE = "    completions = [answer[0]['content'] for answer in completions]\n"
 
 
 def row(truth: object, **columns: object) -> dict[str, Any]:
@@ -120,19 +135,16 @@ def test_rows_that_all_have_one_answer_are_given_another(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("verifier", "problem"),
     [
-        ("never", "`never` gives 0 at most, to 2 reference answers and every other"),
-        ("negative", "`negative` gives -1 at most, to 2 reference answers and every other"),
+        (
+            "never",
+            "`never` gives 0 to every answer that was tried: right ones (2 reference answers)",
+        ),
+        ("negative", "`negative` gives -1 to every answer"),
+        ("always", "`always` gives 1 to every answer"),
         ("digit", "2 of 2 wrong answers earn the maximum of `digit`"),
         ("filled", "2 of 2 wrong answers"),
         ("brief", "2 of 2 wrong answers earn the maximum of `brief`"),
         ("known", "2 of 2 wrong answers earn the maximum of `known`"),
-        (
-            "always",
-            (
-                "an empty answer, a malformed answer, 2 of 2 wrong answers, the answer 'I do not "
-                "know.' earn the maximum of `always`"
-            ),
-        ),
         ("short", "an empty answer, 2 of 2 wrong answers earn the maximum of `short`"),
         ("hangs", "`hangs` did not answer within 2 s on the reference answer of row 1"),
         ("prints", "`prints` prints 'debugging' on the reference answer of row 1"),
@@ -188,6 +200,56 @@ def test_some_references_that_fail_are_a_warning(tmp_path: Path) -> None:
     report = proof(tmp_path, [row("8"), row("eight"), row("9")], "gsm8k")
     assert report.problem is None
     assert report.warnings == ["1 of 3 reference answers fail `gsm8k` (row 2, 'eight': 0)"]
+
+
+@pytest.mark.parametrize("name", ["contains", "length", "matches", "words"])
+def test_a_function_of_texts_is_told_what_completions_are(tmp_path: Path, name: str) -> None:
+    """The line of the cure makes it one that is scored, if not always one that is proven."""
+    rows = [row("a1"), row("b2")]
+    report = prove_text(tmp_path, rows, TEXTS, name)
+    assert report.fault == "texts"
+    assert f"`{name}` takes a completion for a text, and gets a list of messages" in str(
+        report.problem
+    )
+    cured = re.sub(r"(def \w+\(.*?\):)\s*(return)", rf"\1\n{TEXT_LINE}    \2", TEXTS)
+    assert prove_text(tmp_path, rows, cured, name).fault != "texts"
+    assert prove_text(tmp_path, rows, cured, "contains").problem is None
+    texts = [{**row("a1"), "prompt": "?"}, {**row("b2"), "prompt": "?"}]  # not conversations
+    assert prove_text(tmp_path, texts, TEXTS, name).fault != "texts"
+
+
+def prove_text(
+    folder: Path, rows: Sequence[Mapping[str, Any]], text: str, name: str
+) -> ProofReport:
+    own = folder / f"texts{len(text)}.py"
+    own.write_text(text, encoding="utf-8")
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    option = json.dumps({"verifiers": {f"{own}:{name}": 1.0}, "seconds": 20.0, "window": 64})
+    return prove(ProofRequest(option, folder / "rows.jsonl", (), "", None, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("brief", "form"), ("short", "form"), ("never", "constant"), ("raises", None), ("nan", None)],
+)
+def test_what_is_wrong_with_a_function_decides_the_cure(
+    tmp_path: Path, name: str, fault: str | None
+) -> None:
+    assert proof(tmp_path, [row("a1"), row("b2")], name).fault == fault
+
+
+def test_prompts_alone_are_judged_by_a_function_alone(tmp_path: Path) -> None:
+    """Nothing shows what a right answer is: that is said, and only a constant reward is refused."""
+    alone = [{"prompt": [{"role": "user", "content": "Give me 2"}]}, {"prompt": PROMPT}]
+    report = proof(tmp_path, alone, "digit")
+    assert report.problem is None
+    [warning] = report.warnings
+    assert "no row has a ground_truth or a reference; it gave 0 to 1" in warning
+    constant = proof(tmp_path, alone, "never")
+    assert constant.fault == "constant" and "no row has" in str(constant.problem)
+    assert proof(tmp_path, [*alone, {**alone[1], "reference": "7"}], "digit").warnings == []
+    for names in (["exact"], ["digit", "exact"]):
+        assert "2 prompts without ground_truth" in str(proof(tmp_path, alone, *names).problem)
 
 
 MIXTURE = {"func_name": "validate_lowercase", "N": None, "quantifier": None, "options": None}

@@ -24,10 +24,27 @@ from launch.rules.code import failed, passed, skipped, warned
 from launch.upstream.pin.checkout import missing_checkout_problem
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode
-from launch.worker.reward_proof import ProofReport, ProofRequest
+from launch.worker.reward_proof import ProofRequest
+from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, ProofReport
 
 _PRINTS = "let the verifier print nothing, and not end its process"
 _SECONDS = 600.0  # time limit of the whole proof
+_ALLOWED = "allow=[reward_proof]"
+_CURE = Fix.of("put the verifier or the rows right, or set {0}", _ALLOWED)
+# by the fault of a user's function
+_CURES: Mapping[str | None, Fix] = {
+    TEXTS: Fix("begin it with: completions = [answer[0]['content'] for answer in completions]"),
+    CONSTANT: Fix.of(
+        "let it return more for a better answer; if answers that were not tried earn something, "
+        "add one of them as the column `reference`, or set {0}",
+        _ALLOWED,
+    ),
+    FORM: Fix.of(
+        "put it right, or, if it is a shaping reward, which compares with no reference answer, "
+        "set {0}",
+        _ALLOWED,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -95,8 +112,7 @@ def _judge_report(report: ProofReport, where: str | None) -> Finding:
     if report.problem and "checkout" in report.problem:
         return failed(report.problem, missing_checkout_problem().cure, where)
     if report.problem:
-        cure = Fix.of("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
-        return failed(report.problem, cure, where)
+        return failed(report.problem, _CURES.get(report.fault, _CURE), where)
     if report.warnings:
         return warned("; ".join(report.warnings), f"proven otherwise: {summary}", where)
     return passed(summary)

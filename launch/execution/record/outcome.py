@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from launch.execution.record.reward_trend import RewardTrend
 from launch.files import load_json, open_file, parse_json_lines
 from launch.terminal import join_lines
 from launch.worker.finding import Finding
@@ -41,9 +42,17 @@ class Outcome:
     checkpoint: str | None = None
     stacks: tuple[str, ...] = ()  # files with each rank's stack
     validation: ValidationRecord | None = None  # None if the run did not evaluate
+    reward: RewardTrend | None = None  # of RLVR; None for a run of a few steps
     afterwards: str | None = None  # what failed after the model was saved: an evaluation, a push
     # digests of the model's files (launch/planning/saved_model.py)
     model: Mapping[str, Any] | None = None
+
+    @property
+    def result(self) -> str | None:
+        """What the training came to: of RLVR its reward, else the last loss; None without one."""
+        if self.reward is not None:
+            return self.reward.describe()
+        return None if self.last_loss is None else f"last loss {self.last_loss:.4g}"
 
     @property
     def finding(self) -> Finding | None:

@@ -74,6 +74,7 @@ class RunStatus:
     step: int | None = None
     total_steps: int | None = None
     loss: float | None = None
+    reward: float | None = None  # of RLVR
     tokens_per_second: float | None = None
     seconds_left: float | None = None
     outcome: Outcome | None = None
@@ -85,7 +86,9 @@ class RunStatus:
         if self.step:
             total = f"/{self.total_steps}" if self.total_steps else ""
             parts.append(f"step {self.step}{total}")
-        if self.loss is not None:
+        if self.reward is not None:
+            parts.append(f"reward {self.reward:.4f}")
+        elif self.loss is not None:
             parts.append(f"loss {self.loss:.4f}")
         return f"<{', '.join(parts)}>"
 
@@ -103,6 +106,8 @@ class RunStatus:
                 "step": self.step,
                 "total_steps": self.total_steps,
                 "loss": self.loss,
+                "reward": self.reward,
+                "reward_trend": self.outcome.reward if self.outcome else None,
                 "tokens_per_second": self.tokens_per_second,
                 "validation": self.validation,
                 "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
@@ -316,6 +321,7 @@ class Run:
             step=last_step.get("step"),
             total_steps=self.total_steps,
             loss=number(last_step.get("loss")),
+            reward=number(last_step.get("reward")),
             tokens_per_second=number(last_step.get("tokens_per_second")),
             seconds_left=self._estimate_seconds_left(recent_steps) if holder else None,
             outcome=outcome,

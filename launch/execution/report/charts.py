@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +26,7 @@ class Line:
     scale: float  # factor from the recorded value to the chart's unit
     colour: int  # index, below COLOURS
     dash: int  # index of a pattern in drawing.py's DASHES
+    run: str = ""  # label of the run
 
     @cached_property
     def points(self) -> list[Point]:
@@ -68,6 +69,11 @@ class Chart:
     def is_drawn(self) -> bool:
         """Whether any curve has more than one point; single values are shown as numbers."""
         return any(len(line.points) > 1 for line in self.lines)
+
+    @property
+    def is_always_0(self) -> bool:
+        """Whether it shows a line at 0 and nothing else."""
+        return not any(value for line in self.lines for _, value in line.points)
 
     def as_json(self) -> dict[str, object]:
         """Return what charts.js reads: the points, a value that is not finite as text."""
@@ -121,22 +127,55 @@ _LABELS = {
     "grad_norm": "before clipping",
     "tokens": "without padding",
     "tokens_padded": "with padding",
+    "reward": "mean of a step",
+    "reward_std": "of all answers of a step",
+    "frac_reward_zero_std": "share of the step's prompts",
+    "verifier_failures": "share of the answers",
+    "kl": "KL divergence from the starting model",
+    "entropy": "entropy",
+    "step_time": "measured by TRL",
+    "seconds": "between two logged steps",
+    "completions/clipped_ratio": "share of the answers",
 }
+# Labels of metrics that a trainer names by their parts; the first group is shown as well.
+_LABEL_PATTERNS = (
+    (r"rewards/(.*)/mean", "{}"),
+    (r"rewards/(.*)/std", "{}, standard deviation"),
+    (r"completions/(mean|min|max)_length", "{} of all"),
+    (r"completions/(mean|min|max)_terminated_length", "{} of those that end"),
+    (r"(\w+)_seconds", "{}"),
+    (r"clip_ratio/(low|high|region)_(?:mean|min|max)", "{}"),
+    (r"sampling/.*/(mean|min|max)", "{}"),
+)
 # The first kind that matches a metric shows it. A metric that none matches has a chart of its own,
 # after the others.
+_REWARD = ChartKind("Reward", "", r"reward")
+_LOSS = ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss(/.+)?")
 _KINDS = (
-    ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss(/.+)?"),
+    _REWARD,  # of RLVR
+    _LOSS,
     ChartKind("Reward margin", "", r".*margins?"),
     ChartKind("Reward accuracy", "%", r".*rewards?[_/]accurac(y|ies)", 100),
     ChartKind("Token accuracy", "%", r"(eval_)?(mean_)?token_accuracy(/.+)?", 100),
-    ChartKind("Rewards", "", r"reward|.*rewards?[_/].*"),
-    ChartKind("Length of the completions", "tokens", r"completions/.*length"),
-    ChartKind("Completions without an end", "%", r"completions/clipped_ratio", 100),
+    ChartKind("Reward by verifier", "", r"rewards/.*/(mean|std)"),
+    ChartKind("Standard deviation of the reward", "", r"reward_std"),
+    ChartKind("Prompts whose answers all earn the same", "%", r"frac_reward_zero_std", 100),
+    ChartKind("Answers on which a verifier fails", "%", r"verifier_failures", 100),
+    ChartKind("Rewards", "", r".*rewards?[_/].*"),
+    ChartKind("Length of the answers", "tokens", r"completions/.*length"),
+    ChartKind("Answers without an end", "%", r"completions/clipped_ratio", 100),
     ChartKind("KL divergence and entropy", "nats a token", r"kl|entropy"),
-    ChartKind("Where a step's time goes", "s", r"(generation|verifier|training)_seconds"),
+    ChartKind("Clipped probability ratios", "% of tokens", r"clip_ratio/.*", 100),
+    ChartKind("Sampler and trainer apart", "nats a token", r"sampling/.*logp_difference/.*"),
+    ChartKind("Probability ratio of trainer and sampler", "", r"sampling/.*ratio/.*"),
+    ChartKind(
+        "Where a step's time goes",
+        "s",
+        r"(generation|verifier|training|weights|logprobs)_seconds",
+    ),
     ChartKind("Learning rate", "", r"lr"),
     ChartKind("Throughput", "tokens/s", r"tokens_per_second(_total)?"),
-    ChartKind("Step time", "s", r"seconds"),
+    ChartKind("Step time", "s", r"seconds|step_time"),
     ChartKind("Evaluation time", "s", r"eval_runtime(/.+)?"),
     ChartKind("Length of the sampled answers", "tokens", r"sample_tokens"),
     ChartKind("Sampled answers that end", "%", r"sample_ended", 100),
@@ -144,6 +183,7 @@ _KINDS = (
     ChartKind("Padding", "% of tokens", r"padding_share", 100),
     ChartKind("Peak GPU memory of rank 0", "GiB", r"memory(_reserved)?_gib"),
     ChartKind("Gradient norm", "", r"grad_norm"),
+    ChartKind("Passes over the data", "", r"epoch"),
     ChartKind("Tokens of a step", "tokens", r"tokens(_padded)?"),
     ChartKind("Log-probabilities", "", r".*logps?([_/].*)?"),
     ChartKind("Logits", "", r".*logits?([_/].*)?"),
@@ -152,10 +192,13 @@ _KINDS = (
 )
 
 
-def build_charts(runs: Mapping[str, MetricCurves]) -> list[Chart]:
+def build_charts(
+    runs: Mapping[str, MetricCurves], kinds: Mapping[str, str] | None = None
+) -> list[Chart]:
     """Return the charts of one or several runs, which are given by label.
 
-    The curves of one run differ in colour. With several runs, each run has one colour.
+    The curves of one run differ in colour. With several runs, each run has one colour. `kinds` has
+    the kinds of their stages: the losses of two kinds are different quantities, so each has a chart.
     """
     steps = _find_step_range(runs.values())
     if steps is None:
@@ -166,12 +209,26 @@ def build_charts(runs: Mapping[str, MetricCurves]) -> list[Chart]:
             names = names_by_kind.setdefault(_find_kind(name), [])
             if name not in names:
                 names.append(name)
-    charts = []
+    if names_by_kind[_REWARD]:  # the loss of RLVR says little
+        names_by_kind[_LOSS] = names_by_kind.pop(_LOSS)
+    charts: list[Chart] = []
     for kind, names in names_by_kind.items():
         lines = _build_lines(runs, kind, names)
-        if lines:
+        if kind == _LOSS and len(set((kinds or {}).values())) > 1:
+            charts += _split_by_kind(lines, kinds or {}, steps)
+        elif lines:
             charts.append(Chart(kind.title, kind.unit, lines, steps))
     return charts
+
+
+def _split_by_kind(
+    lines: Sequence[Line], kinds: Mapping[str, str], steps: tuple[int, int]
+) -> Iterator[Chart]:
+    """Yield a chart of the losses of each kind of stage."""
+    for kind in dict.fromkeys(kinds.values()):
+        of_kind = [line for line in lines if kinds[line.run] == kind]
+        if of_kind:
+            yield Chart(f"{_LOSS.title} of {kind.upper()}", _LOSS.unit, of_kind, steps)
 
 
 def _find_kind(name: str) -> ChartKind:
@@ -203,18 +260,34 @@ def _build_lines(
                 scale=kind.scale,
                 colour=colour % COLOURS,
                 dash=(dash + colour // COLOURS) % 4,
+                run=run,
             )
             lines.append(line)
     return lines
 
 
 def _describe_metric(name: str) -> str:
+    label = _find_label(name)
+    if label is not None:
+        return label
+    if not name.startswith("eval_"):
+        return name
+    of_training = name.removeprefix("eval_")
     metric, _, validation_set = name.partition("/")
-    if metric.startswith("eval_") and validation_set:
+    if validation_set and _find_label(of_training) is None:
         return f"{_describe_metric(metric)}: {validation_set}"
-    if name not in _LABELS and name.startswith("eval_"):
-        return f"{_describe_metric(name.removeprefix('eval_'))}, validation"
-    return _LABELS.get(name, name)
+    return f"{_describe_metric(of_training)}, validation"
+
+
+def _find_label(name: str) -> str | None:
+    """Return the label of a metric; None for one that no label is written for."""
+    if name in _LABELS:
+        return _LABELS[name]
+    for pattern, label in _LABEL_PATTERNS:
+        match = re.fullmatch(pattern, name)
+        if match is not None:
+            return label.format(match[1])
+    return None
 
 
 def _find_step_range(runs: Iterable[MetricCurves]) -> tuple[int, int] | None:

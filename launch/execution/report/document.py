@@ -124,12 +124,12 @@ def show(value: object, unit: str, scale: float = 1.0) -> str:
 
 
 def show_range(low: object, high: object, scale: float = 1.0) -> str:
-    """Return `LOW to HIGH`; `-` if one of them is not a number."""
+    """Return `LOW to HIGH`, one value where both are shown alike; `-` if one is not a number."""
     lowest = show(low, "", scale)
     highest = show(high, "", scale)
     if "-" in (lowest, highest):
         return "-"
-    return f"{lowest} to {highest}"
+    return lowest if lowest == highest else f"{lowest} to {highest}"
 
 
 def numbers(values: object) -> list[float]:

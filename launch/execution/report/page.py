@@ -14,7 +14,7 @@ from typing import Any
 from launch.errors import refusal
 from launch.execution.completion import find_model_changes
 from launch.execution.display import format_duration
-from launch.execution.record.run import Run, objects
+from launch.execution.record.run import Run, mapping, objects
 from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts
 from launch.execution.report.document import Document
@@ -51,13 +51,14 @@ def render_runs(
     tables: Sequence[Table] = (),
     notes: Sequence[str] = (),
     title: str | None = None,
+    labels: Sequence[str] | None = None,
 ) -> str:
     """Return the page of one run, or of several with their curves in the same charts.
 
     `tables` and `notes` compare the runs; they follow the figures of the runs. The default of
-    `title` is the names of the runs.
+    `title` is the names of the runs, and that of `labels` the shortest names that differ.
     """
-    run_by_label = label_runs(runs)
+    run_by_label = dict(zip(labels, runs, strict=True)) if labels else label_runs(runs)
     default_title = runs[0].name
     comparison: list[list[str]] = []
     if len(runs) > 1:
@@ -66,6 +67,7 @@ def render_runs(
     return _render(
         title or default_title,
         {label: run.metrics for label, run in run_by_label.items()},
+        {label: _kind_of(run) for label, run in run_by_label.items()},
         runs=[_run_sections(label, run) for label, run in run_by_label.items()],
         comparison=comparison,
         tables=tables,
@@ -75,20 +77,33 @@ def render_runs(
 
 def render_document(document: Document) -> str:
     """Return the page of a trial, with the curves of its short runs."""
-    return _render(document.title, document.runs, trial=document)
+    return _render(document.title, document.runs, {}, trial=document)
 
 
-def _render(title: str, curves_by_run: Mapping[str, MetricCurves], **content: Any) -> str:
+def _kind_of(run: Run) -> str:
+    return str(mapping(run.settings.get("stage")).get("kind") or "")
+
+
+def _render(
+    title: str,
+    curves_by_run: Mapping[str, MetricCurves],
+    kinds: Mapping[str, str],
+    **content: Any,
+) -> str:
     """Return a page: its head, its style and its scripts, its charts, and the rest of its content.
+    `kinds` has the kind of each run's stage.
 
     The page's content security policy allows these scripts and nothing else.
     """
     for curves in curves_by_run.values():
         curves.thin(_MAX_POINTS // len(curves_by_run))
     drawn = []
+    always_0 = []
     single_values: list[Figure] = []
-    for chart in build_charts(curves_by_run):
-        if chart.is_drawn:
+    for chart in build_charts(curves_by_run, kinds):
+        if chart.is_always_0:
+            always_0.append(chart.title)
+        elif chart.is_drawn:
             drawn.append(chart)
         else:
             single_values.extend(single_value_figures(chart))
@@ -106,6 +121,7 @@ def _render(title: str, curves_by_run: Mapping[str, MetricCurves], **content: An
         written=time.time(),
         drawings=[Drawing(chart) for chart in drawn],
         single=single_values,
+        always_0=always_0,
         data=[chart.as_json() for chart in drawn],
         **content,
     )
@@ -126,6 +142,7 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
         "verdict": describe_ending(run),
         "figures": collect_figures(run),
         "setup": collect_figures(run, "plan"),
+        "not_risen": run.outcome.reward.finding() if run.outcome and run.outcome.reward else None,
         "not_finite": describe_non_finite_metrics(run),
         "model_changes": [change.message for change in find_model_changes(run.folder)],
         "timelines": build_timelines(attempts, resumed_from),
@@ -191,8 +208,16 @@ def _environment() -> Any:
     environment.filters["source"] = Markup
     environment.filters["value"] = format_measurement
     environment.filters["numbers"] = _guard_numbers
+    environment.filters["sentence"] = lambda text: _mark_code(printable(str(text)))
     environment.filters["finding"] = lambda finding: Markup(printable(finding.html()))
     return environment
+
+
+def _mark_code(text: str) -> Any:
+    """Return a sentence as HTML, in which `a command` is marked as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def format_local_time(moment: float) -> str:

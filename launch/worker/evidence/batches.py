@@ -75,7 +75,13 @@ def _count_documents(inputs: Mapping[str, Any]) -> int | None:
     if lengths is not None:
         return int((lengths > 0).sum())
     positions = inputs.get("position_ids")
-    return None if positions is None else int((positions == 0).sum())
+    if positions is None:
+        return None
+    starts = positions == 0
+    mask = inputs.get("attention_mask")
+    if mask is not None and mask.shape == positions.shape:
+        starts &= mask.bool()  # the padding before a row has positions too, and is no document
+    return int(starts.sum())
 
 
 def first_rows(inputs: Mapping[str, Any]) -> list[list[int]]:
@@ -118,7 +124,10 @@ class PassRecorder:
     """
 
     def __init__(self, on_first: Callable[[Mapping[str, Any]], None] | None = None) -> None:
-        self.first: ForwardInputs | None = None  # of the first pass, which may be a reference's
+        # of the first pass of all, which may be a reference's or one that samples
+        self.first: ForwardInputs | None = None
+        # of the first pass with gradients, which is that of a batch that trains
+        self.first_trained: ForwardInputs | None = None
         # the tensors of the first pass with gradients, until they are taken
         self.first_training: Mapping[str, Any] | None = None
         self._on_first = on_first
@@ -153,7 +162,7 @@ class PassRecorder:
         import torch
 
         is_first = not self._has_first
-        is_training = torch.is_grad_enabled()  # else this is a reference's pass
+        is_training = torch.is_grad_enabled()  # else the pass is a reference's, or samples
         if not is_first and not is_training:
             return
         positional = {"input_ids": arguments[0]} if arguments else {}
@@ -167,6 +176,7 @@ class PassRecorder:
         if is_training and described is not None:
             if not self._has_trained:
                 self._has_trained = True
+                self.first_trained = described
                 self.first_training = {name: inputs.get(name) for name in _TOKEN_INPUTS}
             self._training_passes.append(described)
 

@@ -172,7 +172,7 @@ class EvidenceCollector:
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
         """Collect everything but the clipping."""
         requested = self._requested
-        first = self._passes.first
+        first = self._passes.first_trained
         if objects.model is None:
             missing = requested.keys() - STATE
             unknown = [Evidence(what, None, "no model was prepared") for what in missing]
@@ -187,7 +187,7 @@ class EvidenceCollector:
             *batches.check_epoch(objects, packing.value),
         ]
         if "balanced" in requested:
-            evidence.append(batches.check_balanced(objects, first))
+            evidence.append(batches.check_balanced(objects, self._passes.first))
         if "loss_averaging" in requested:
             evidence.append(batches.check_averaging(objects))
         evidence += [

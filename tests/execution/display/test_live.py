@@ -161,13 +161,27 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
     assert "step 30/100  loss 0.2667  12,345 tokens/s" in terminal.text()
 
 
+def test_rlvr_is_shown_by_its_reward() -> None:
+    """Its loss is 0 by construction, and says nothing."""
+    terminal = Terminal()
+    display, clock = begin(terminal)
+    for step in range(1, 9):
+        clock.now += 1.0
+        values = {"step": step, "loss": 1e-9, "reward": step / 8, "reward_std": 0.1}
+        display.show(Event("step", clock.now, 0, values))
+        display.refresh()
+    display.close()
+    assert "step 8/100  reward 1.0000 ▁▂▃▄▅▆▇█" in terminal.lines()[-1]
+    assert "loss" not in terminal.text()
+
+
 def test_a_second_run_begins_anew() -> None:
     terminal = Terminal()
     display, clock = begin(terminal)
     train(display, clock, 5)
     display.close()
     display.start(50)
-    assert not display._losses
+    assert not display._values
     display.refresh()
     assert "starting the processes 0:00" in terminal.lines()[-1]
     train(display, clock, 1)

@@ -42,6 +42,31 @@ def test_what_a_padded_batch_is() -> None:
     assert batches.describe_inputs({"inputs_embeds": mask}) is None
 
 
+def test_left_padding_is_no_document() -> None:
+    """A prompt is padded at its start, where each position is 0."""
+    ids = torch.tensor([[0, 0, 5, 6], [0, 7, 8, 9]])
+    mask = (ids > 0).long()
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    seen = batches.describe_inputs(inputs)
+    assert seen is not None and (seen.rows, seen.documents, seen.padding) == (2, 2, 3)
+    assert str(seen) == "2 rows of 4 tokens, 38% padding"
+
+
+def test_the_evidence_is_of_the_pass_that_trains() -> None:
+    """An earlier pass without gradients samples, or is a reference's."""
+    model = torch.nn.Identity()
+    model.forward = lambda *_, **__: None
+    recorder = batches.PassRecorder()
+    recorder.follow(model)
+    with torch.no_grad():
+        model(input_ids=torch.ones(1, 21), position_ids=torch.zeros(1, 21))
+    model(input_ids=torch.ones(8, 37), attention_mask=torch.ones(8, 37))
+    assert str(recorder.first_trained) == "8 rows of 37 tokens, 0% padding"
+    assert recorder.first_trained is not None
+    assert "position_ids" not in recorder.first_trained.names
+
+
 def test_flattening_is_seen_in_the_collator_and_the_batch() -> None:
     from transformers import DataCollatorWithFlattening
 

@@ -1,0 +1,257 @@
+"""The proof of one verifier on its rows: reference answers earn the maximum, and wrong, empty and
+malformed ones do not. `launch.worker.reward_proof` proves all of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from .trl_options import is_own
+from .verifiers import VerifierCall, VerifierError, VerifierProcess, reference_answer
+from .wording import count_of
+
+_SHOWN = 3  # failing rows in a message
+_WRONG_ROWS = 20  # rows that are given another row's answer
+_WIDEST = 60  # characters of an answer in a message
+_WRONG = "I do not know."
+_MALFORMED = "\\boxed{\\frac{$$ <answer> [[ {\x00 \ud7ff"
+# What is wrong with a user's function, where it is known what to do about it.
+TEXTS = "texts"  # it takes a completion for a text, and gets a list of messages
+CONSTANT = "constant"  # it gives the same to every answer
+FORM = "form"  # it may reward a form alone, as a shaping reward does
+# Answers that have broken verifiers: two results, a long number, an expression that takes for ever.
+_ADVERSARIAL = (
+    ("two boxes", "\\boxed{1} or \\boxed{2}"),
+    ("10,000 digits", "\\boxed{" + "7" * 10_000 + "}"),
+    ("an expression without end", "\\boxed{9^{9^{9^{9^{9}}}}}"),
+)
+
+
+@dataclass
+class ProofReport:
+    """The result of a proof: the verifiers are proven if there is no problem."""
+
+    problem: str | None = None
+    fault: str | None = None  # of a user's function: TEXTS, CONSTANT, FORM, or another one
+    warnings: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    # the user's files that the verifiers have imported or read, and not written
+    files: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A reference answer and its score."""
+
+    number: int  # of the row, from 1
+    row: Mapping[str, Any]
+    answer: str
+    score: float
+
+    def describe(self) -> str:
+        truth = str(self.row.get("ground_truth") or self.answer)[:_WIDEST]
+        return f"row {self.number}, {truth!r}: {self.score:g}"
+
+
+@dataclass
+class VerifierProof:
+    """The proof of one verifier on its rows (number, row)."""
+
+    name: str
+    process: VerifierProcess
+    rows: Sequence[tuple[int, Mapping[str, Any]]]
+    report: ProofReport
+    _slowest: float = 0.0  # seconds of a call
+    _scores: set[float] = field(default_factory=set)  # all that it gave
+
+    def prove(self) -> str | None:
+        """Prove the verifier, and add what was found to the report.
+
+        Returns a sentence about a function of the user that gives another row's answer what it
+        gives the right one, so that it judges only an answer's form. Raises VerifierError.
+        """
+        try:
+            return self._prove()
+        except VerifierError as error:
+            if self._takes_texts():
+                problem = (
+                    f"{self.quoted} takes a completion for a text, and gets a list of messages"
+                )
+                raise VerifierError(f"{problem} ({error})", TEXTS) from error
+            raise
+
+    def _prove(self) -> str | None:
+        references = self._score_references()
+        unearned = self._score_unearned(references)
+        self._try_adversarial()
+        best = 1.0
+        if is_own(self.name):
+            scores = [reference.score for reference in references]
+            best = max(chain(scores, *unearned.values()))
+            self._refuse_constant(len(scores))
+            if not references:
+                self._report_unproven()
+                return None
+        failing = [reference for reference in references if reference.score < best]
+        self._check_failing(failing, len(references))
+        form = self._check_unearned(unearned, best)
+        passing = len(references) - len(failing)
+        passed = f"{passing} of {len(references)} reference answers pass {self.quoted}"
+        if not references:
+            passed = (
+                f"{self.quoted} scores an answer to each of {len(self.rows)} rows (none has a "
+                "column `reference`)"
+            )
+        self.report.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
+        return form
+
+    def _score_references(self) -> list[_Reference]:
+        """Score the reference answers; a row without one gets an answer that is wrong, or of a
+        user's function one that repeats the prompt.
+        """
+        references = []
+        for number, row in self.rows:
+            answer = reference_answer(self.name, str(row.get("ground_truth") or ""), row)
+            if answer is None:
+                wrong = _last_text(row["prompt"]) if is_own(self.name) else _WRONG
+                self._call(row, wrong, f"an answer to row {number}")
+                continue
+            score = self._call(row, answer, f"the reference answer of row {number}")
+            references.append(_Reference(number, row, answer, score))
+        return references
+
+    def _score_unearned(self, references: Sequence[_Reference]) -> dict[str, list[float]]:
+        """Return the scores of answers that must not earn the maximum, by their kind."""
+        _, row = self.rows[0]
+        scores = {"an empty answer": [self._call(row, "", "an empty answer")]}
+        # a verifier of instructions compares with no ground truth
+        if "ifeval" not in self.quoted:
+            scores["a malformed answer"] = [self._call(row, _MALFORMED, "a malformed answer")]
+            scores["{} of {} wrong answers"] = self._score_wrong(references)
+        if is_own(self.name):  # its rows may all have the same answer
+            refused = self._call(row, _WRONG, "an answer that refuses to answer")
+            scores[f"the answer '{_WRONG}'"] = [refused]
+        return scores
+
+    def _try_adversarial(self) -> None:
+        """Report the answers on which the verifier fails."""
+        _, row = self.rows[0]
+        for what, answer in _ADVERSARIAL:
+            outcome = self.process.score(VerifierCall(self.name, row["prompt"], answer, row))
+            if outcome.failure:
+                lines = self.report.warnings if is_own(self.name) else self.report.facts
+                lines.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
+
+    def _refuse_constant(self, count: int) -> None:
+        """Refuse a function that gives the same to all answers, `count` references among them."""
+        if len(self._scores) == 1:
+            (score,) = self._scores
+            answers = f"right ones ({count_of(count, 'reference answer')}) and wrong ones"
+            if not count:
+                answers = "no row has a ground_truth or a reference to try"
+            message = f"{self.quoted} gives {score:g} to every answer that was tried: {answers}"
+            raise VerifierError(message, CONSTANT)
+
+    def _report_unproven(self) -> None:
+        """Warn that there is no answer of which it is known that it has to earn the most."""
+        low = min(self._scores)
+        high = max(self._scores)
+        self.report.warnings.append(
+            f"nothing shows that {self.quoted} rewards right answers, since no row has a "
+            f"ground_truth or a reference; it gave {low:g} to {high:g} to those that were tried"
+        )
+
+    def _takes_texts(self) -> bool:
+        """Return whether a user's function scores texts, where it gets lists of messages.
+
+        It then fails on messages or scores them all alike, and scores texts without failing.
+        """
+        _, first = self.rows[0]
+        if not is_own(self.name) or isinstance(first["prompt"], str):
+            return False
+        of_messages = self._try_answers(as_texts=False)
+        of_texts = self._try_answers(as_texts=True)
+        if of_texts is None:
+            return False
+        return of_messages is None or (len(of_messages) == 1 and len(of_texts) > 1)
+
+    def _try_answers(self, *, as_texts: bool) -> set[float] | None:
+        """Return the scores of a few answers; None if the function fails on one.
+
+        A verifier gets a text where its prompt is one.
+        """
+        scores = set()
+        for _, row in self.rows[:_SHOWN]:
+            truth = str(row.get("ground_truth") or _last_text(row["prompt"]))
+            for answer in (reference_answer(self.name, truth, row) or truth, _WRONG, ""):
+                prompt = _last_text(row["prompt"]) if as_texts else row["prompt"]
+                outcome = self.process.score(VerifierCall(self.name, prompt, answer, row))
+                if outcome.failure:
+                    return None
+                scores.add(outcome.score or 0.0)
+        return scores
+
+    def _check_failing(self, failing: Sequence[_Reference], count: int) -> None:
+        """Refuse a verifier that all `count` reference answers fail, and warn if some do."""
+        if not failing:
+            return
+        shown = "; ".join(reference.describe() for reference in failing[:_SHOWN])
+        if len(failing) == count:
+            message = f"0 of {count} reference answers pass {self.quoted} ({shown})"
+            raise VerifierError(message, FORM if is_own(self.name) else None)
+        self.report.warnings.append(
+            f"{len(failing)} of {count} reference answers fail {self.quoted} ({shown})"
+        )
+
+    def _check_unearned(self, unearned: Mapping[str, Sequence[float]], best: float) -> str | None:
+        """Refuse a verifier that gives the maximum to what is no answer.
+
+        Returns the sentence about a user's function that gives it only to answers of other rows.
+        """
+        accepted = []
+        for kind, scores in unearned.items():
+            passing = sum(score >= best for score in scores)
+            # two rows may well have the same answer in another form
+            if passing * 2 > len(scores):
+                accepted.append(kind.format(passing, len(scores)))
+        sentence = f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do"
+        is_form = is_own(self.name) and all("wrong answers" in kind for kind in accepted)
+        if accepted and not is_form:
+            raise VerifierError(sentence, FORM if is_own(self.name) else None)
+        return sentence if accepted else None
+
+    @property
+    def quoted(self) -> str:
+        """The name of a built-in verifier, the function's of an own one."""
+        return f"`{self.name.rpartition(':')[2]}`"
+
+    def _score_wrong(self, references: Sequence[_Reference]) -> list[float]:
+        """Score wrong answers: each row is given the next reference answer that is not its own."""
+        scores = []
+        for index, reference in enumerate(references[:_WRONG_ROWS]):
+            following = [*references[index + 1 :], *references[:index]]
+            other = next((item for item in following if item.answer != reference.answer), None)
+            if other is not None:
+                what = f"the answer of row {other.number} to another row"
+                scores.append(self._call(reference.row, other.answer, what))
+        if not scores and references:
+            scores.append(self._call(references[0].row, _WRONG, "a wrong answer"))
+        return scores
+
+    def _call(self, row: Mapping[str, Any], answer: str, what: str) -> float:
+        outcome = self.process.score(VerifierCall(self.name, row["prompt"], answer, row))
+        if outcome.failure:
+            raise VerifierError(f"{self.quoted} {outcome.failure} on {what}")
+        if outcome.printed:
+            raise VerifierError(f"{self.quoted} prints '{outcome.printed[:_WIDEST]}' on {what}")
+        self._slowest = max(self._slowest, outcome.seconds)
+        self._scores.add(outcome.score or 0.0)
+        return outcome.score or 0.0
+
+
+def _last_text(prompt: Any) -> str:
+    """Return what a prompt, a text or a conversation, asks last."""
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])

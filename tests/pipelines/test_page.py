@@ -1,0 +1,31 @@
+"""The page of a pipeline: its stages by their names, and the losses of each kind apart."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from launch.execution.record.folder import RunFolder
+from launch.files import write_json
+from launch.pipelines.page import render_pipeline
+from launch.pipelines.record import FILE
+from tests.execution.report.folders import write_run
+
+
+def test_stages_are_named_and_their_losses_apart(tmp_path: Path) -> None:
+    """Runs are named after their width and identity, which says nothing to a reader."""
+    stages = []
+    for stage, kind, loss in (("chats", "sft", 2.0), ("pairs", "dpo", 0.69)):
+        folder = write_run(tmp_path / stage / f"cpu1-{kind}", [{"loss": loss}, {"loss": loss / 2}])
+        RunFolder(folder).write_config({"stage": {"kind": kind}})
+        stages.append({"stage": stage, "run": f"{stage}/cpu1-{kind}"})
+    pipeline = tmp_path / "pipelines" / "chats-pairs"
+    pipeline.mkdir(parents=True)
+    write_json(pipeline / FILE, {"stages": stages})
+    page = render_pipeline(pipeline)
+    captions = re.findall(r"<figcaption><strong>(.*?)</strong>", page)
+    assert captions == ["Loss of SFT", "Loss of DPO"]
+    assert re.findall(r'<section class="run"><h2>(.*?)</h2>', page) == ["chats", "pairs"]
+    assert "cpu1-sft</th>" not in page
+    legends = re.findall(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)
+    assert ["chats" in legend for legend in legends] == [True, False]
