@@ -165,7 +165,7 @@ def test_a_checkpoint_that_was_broken_meanwhile_makes_the_one_before_it_stay(
 
 
 @pytest.mark.parametrize(
-    ("options", "answer", "goes"),
+    "case",
     [
         ([], None, False),
         ([], "no", False),
@@ -176,13 +176,12 @@ def test_a_checkpoint_that_was_broken_meanwhile_makes_the_one_before_it_stay(
     ],
 )
 def test_nothing_goes_without_a_yes(
-    options: list[str],
-    answer: str | None,
-    goes: bool,
+    case: tuple[list[str], str | None, bool],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    options, answer, goes = case
     runs = tmp_path / "runs"
     make_run(runs / "sft" / "whole", (10,), done=True)
     make_cache(runs, "data/a")
