@@ -59,14 +59,14 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
             memory=memory,
             kept=model,
             removable=None if checkpoint is None else checkpoint * checkpoint_count(plan),
-            seconds=_predict_seconds(plan, steps, memory),
+            seconds=predict_seconds(plan, steps, memory),
         )
         costs.append(cost)
         starts_from = plan.stage
     return costs
 
 
-def _predict_seconds(plan: Plan, steps: int | None, memory: MemoryForecast | None) -> float | None:
+def predict_seconds(plan: Plan, steps: int | None, memory: MemoryForecast | None) -> float | None:
     """Predict the time of the steps.
 
     None is returned without the data's lengths, a known GPU or a model of its memory.
