@@ -10,11 +10,10 @@ from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Kind, Launcher
 from launch.execution.display import format_duration
-from launch.pipelines.forecast import predict_seconds
 from launch.planning.batches import TokenForecast, describe_tokens
 from launch.planning.data import count_steps, describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast, describe
-from launch.planning.estimate.speed import planned_steps
+from launch.planning.estimate.speed import planned_steps, predict_seconds
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import describe_packing, forecast_packing
