@@ -76,7 +76,7 @@ def _find_models(names: Sequence[str], runs: Path) -> list[ModelSource]:
     Of several names, one that is unknown may be a prompt without quotes.
     """
     try:
-        return [_find_newest(name, runs) for name in names]
+        return [find_newest(name, runs) for name in names]
     except UserError as error:
         problem = error.problems[0]
         if problem.id != "unknown_run" or len(names) < 2:
@@ -85,7 +85,7 @@ def _find_models(names: Sequence[str], runs: Path) -> list[ModelSource]:
         raise UserError(replace(problem, cure=cure)) from None
 
 
-def _find_newest(name: str, runs: Path) -> ModelSource:
+def find_newest(name: str, runs: Path) -> ModelSource:
     """Return the model that a name means; of several runs, that of the newest finished one, with a
     note that names it.
 
