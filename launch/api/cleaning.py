@@ -1,7 +1,7 @@
 """Finds what takes disk space and can go, and removes it: checkpoints, caches and merged models.
 
-Nothing is removed that a run resumes from, that a stage, a run or a pipeline names, or that is in use:
-see `_Names`. A folder that is no run, and one that is a link, is left alone.
+Nothing is removed that a run resumes from, that a stage, a run or a pipeline names (`_Names`), or
+that is in use (`find_use`). A folder that is no run's, or a link, is left alone.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class MemoryEstimate:
     fragmentation: float  # reserved beyond the allocated peak
     # the CUDA context, NCCL and vLLM in the same process, which the trainer does not count
     context: float
-    # when the peak is: generation, evaluation, loss, output matrix, last layer, first layer, embedding or step
+    # when the peak is: generation, evaluation, loss, output matrix, last layer, first layer,
+    # embedding or step
     moment: str
     moments: Mapping[str, float]  # GiB that are allocated at each moment
 
@@ -196,7 +197,8 @@ def _bytes_without_saving(setting: MemorySetting, factor: float) -> float:
     shape = setting.shape
     tokens = setting.tokens * factor
     activations = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
-    if setting.masked:
+    micro_batch = max(1, math.ceil(setting.micro_batch * factor))
+    if replace(setting, micro_batch=micro_batch).masked:
         activations += tokens**2 / (setting.rows * factor) * setting.element
     return activations
 

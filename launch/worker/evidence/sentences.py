@@ -1,4 +1,4 @@
-"""What a setting that is refuted or unproven means, and what to do: a sentence of each, by its name.
+"""What a setting that is refuted or unproven means, and what to do: sentences by its name.
 
 `{requested}` and `{value}` stand for what the plan requests and for what is in effect.
 """
@@ -84,7 +84,7 @@ SENTENCES: Mapping[str, Wording] = {
         _KERNELS,
     ),
     "clip": Wording(
-        "gradients should be clipped at a norm of {requested}, and the first step clipped at {value}",
+        "gradients should be clipped at a norm of {requested}, and they are clipped at {value}",
         "nothing shows that gradients are clipped at a norm of {requested}",
         _FLAGS,
     ),
@@ -159,7 +159,7 @@ SENTENCES: Mapping[str, Wording] = {
         "do not use this model before you know why",
     ),
     "movable_weights": Wording(
-        "the steps of the schedule should move {requested} of the weights, and rounding leaves {value}",
+        "the schedule's steps should move {requested} of the weights, and they can move {value}",
         "nothing shows that the steps of the schedule move {requested} of the weights",
         "raise recipe.learning_rate, or train in fp32",
     ),
@@ -234,7 +234,7 @@ SENTENCES: Mapping[str, Wording] = {
         _FLAGS,
     ),
     "first_loss": Wording(
-        "the first loss of DPO should be {requested}, as the policy starts as the reference, and is {value}",
+        "the first loss should be {requested}, that of a policy like its reference, and is {value}",
         "nothing shows that the policy starts as the reference",
         "remove cached reference log-probabilities, and look at model.path and at the precision",
     ),
