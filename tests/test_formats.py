@@ -57,6 +57,7 @@ VERBS = {
     "eval": Case(("eval", NAME)),
     "generate": Case(("generate", NAME, "a prompt")),
     "merge": Case(("merge", NAME)),
+    "clean": Case(("clean",), code=0),
     "compare": Case(("compare", NAME, NAME)),
     "status": Case(("status",), code=0),
     "status --json": Case(("status", "--json"), code=0),

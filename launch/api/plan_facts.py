@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from launch.check.machine.disk import checkpoint_count, written_bytes
 from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Kind, Launcher
+from launch.execution.display import format_duration
 from launch.planning.batches import TokenForecast, describe_tokens
 from launch.planning.data import count_steps, describe_data
 from launch.planning.estimate.forecast import MemoryForecast, describe
+from launch.planning.estimate.speed import planned_steps, predict_seconds
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import describe_packing, forecast_packing
@@ -18,8 +21,11 @@ from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs, uses_vllm
 from launch.planning.validation import describe_schedule
 from launch.planning.vllm_server import planned_server
+from launch.table import format_bytes
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO
+from launch.worker.patches import PATCHES
+from launch.worker.wording import count_of
 
 
 def plan_facts(
@@ -55,12 +61,14 @@ def plan_facts(
         ("attention", str(plan.attention) if plan.attention else ""),
         ("files", "  ".join(_relative(path) for path in plan.parallel.files) or "none"),
         ("", checked),
-        ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
+        *_name_first("patches", _describe_patches(plan)),
         ("options", ", ".join(_format_patch(option) for option in plan.options)),
         ("run folder", _relative(plan.folder)),
         ("python", _describe_python(plan)),
         ("afterwards", _describe_evaluation(plan)),
         *_name_first("memory", forecast),
+        ("time", _describe_time(plan, memory)),
+        ("disk", _describe_disk(plan)),
         *token_facts,
         ("packing", _describe_packing(plan)),
     ]
@@ -122,6 +130,40 @@ def _describe_loss(plan: Plan) -> str:
     return f"{text}; {missing}, which {plan.stage} sets, and this is nearest"
 
 
+def _describe_patches(plan: Plan) -> list[str]:
+    """Describe each patch by what it changes, a line each; it changes the running process alone."""
+    lines = []
+    for patch in plan.patches:
+        id, _, _ = patch.partition("=")
+        lines.append(f"{_format_patch(patch)}: {PATCHES[id].reason}")
+    return lines or ["none"]
+
+
+def _describe_time(plan: Plan, memory: MemoryForecast | None) -> str:
+    """Describe how long the training takes; empty for a run on a CPU."""
+    if memory is None:
+        return ""
+    steps = planned_steps(plan)
+    seconds = predict_seconds(plan, steps, memory)
+    if steps is None or seconds is None:
+        return "unknown: it takes the data's lengths, a known GPU and a known memory"
+    return f"about {format_duration(seconds)} for {count_of(steps, 'step')}, without the start"
+
+
+def _describe_disk(plan: Plan) -> str:
+    """Describe what the run writes: its model, and the checkpoints that are there at once."""
+    written = written_bytes(plan, plan.machine.environ)
+    if written is None:
+        return "unknown: the size of the model is not known here"
+    model, checkpoint = written
+    count = checkpoint_count(plan)
+    text = f"{format_bytes(model)} for the {'adapter' if plan.lora else 'model'}"
+    if not count:
+        return text
+    checkpoints = f"{count_of(count, 'checkpoint')} of {format_bytes(checkpoint)}"
+    return f"{text}, and while it trains {checkpoints}: {format_bytes(model + count * checkpoint)}"
+
+
 def _describe_packing(plan: Plan) -> str:
     """Describe how full dpo.py's packed rows will be.
 
@@ -162,6 +204,8 @@ def _describe_duration(plan: Plan, samples: int | None) -> str:
         text = f"at most {recipe.max_steps:,} steps"
     elif steps is not None:
         text += f", {steps:,} step" if steps == 1 else f", {steps:,} steps"
+    elif recipe.packing != Packing.bins and not plan.config.trainer.always_packs:
+        text += ", the number of steps is unknown until all rows are counted"
     if recipe.beta is not None:
         text += f", beta {recipe.beta:g}"
     if plan.trainer == OLMO_CORE_DPO:  # its own fact describes its packing
@@ -206,7 +250,7 @@ def _describe_ranks(plan: Plan) -> str:
     else:
         text = "1 CPU process" if width.world_size == 1 else f"{width.world_size} CPU processes"
     if width.nodes > 1:
-        text += f" on {width.nodes} nodes, the place of each in $LAUNCH_NODE_RANK"
+        text += f" on {width.nodes} nodes, which $LAUNCH_NODE_RANK numbers from 0"
     return text
 
 

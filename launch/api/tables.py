@@ -73,7 +73,7 @@ def status(*names: str, folder: str | Path = "runs") -> Shown:
     table, lines = status_table(statuses)
     lines += [f"pipeline {pipeline.name}: {describe_stages(pipeline)}" for pipeline in pipelines]
     if not statuses:
-        lines = [f"no runs in {runs.absolute()}"]
+        lines = [f"no runs in {runs.absolute()}; runs=DIR lists those of another folder"]
     content = []
     for run_status in statuses:
         evaluation = read_summary(run_status.run.path)

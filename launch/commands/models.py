@@ -24,11 +24,12 @@ from launch.evaluation.generation import (
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
+from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
 from launch.planning.adapter import Adapter, read_adapter
-from launch.planning.find_runs import resolve_run
+from launch.planning.find_runs import find_runs, matching_runs, resolve_run, run_name
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json, versioned
@@ -75,13 +76,34 @@ def _find_models(names: Sequence[str], runs: Path) -> list[ModelSource]:
     Of several names, one that is unknown may be a prompt without quotes.
     """
     try:
-        return [find_model(name, runs) for name in names]
+        return [find_newest(name, runs) for name in names]
     except UserError as error:
         problem = error.problems[0]
         if problem.id != "unknown_run" or len(names) < 2:
             raise
         cure = Fix(f"{problem.cure}; a prompt is put in quotes")
         raise UserError(replace(problem, cure=cure)) from None
+
+
+def find_newest(name: str, runs: Path) -> ModelSource:
+    """Return the model that a name means; of several runs, that of the newest finished one, with a
+    note that names it.
+
+    Raises UserError: those of find_model.
+    """
+    try:
+        return find_model(name, runs)
+    except UserError as error:
+        if error.problems[0].id != "ambiguous_run":
+            raise
+        matches = matching_runs(name, find_runs(runs))
+        finished = [run for run in matches if folder_status(run) == "done"]
+        if not finished:
+            raise
+        newest = run_name(finished[0])
+        count = f"the newest finished of the {len(matches)} runs that '{name}' matches"
+        notify(f"note: {newest} answers, {count}")
+        return find_model(str(finished[0]), runs)
 
 
 def _read_conversations(

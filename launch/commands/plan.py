@@ -13,7 +13,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE
 from launch.planning.command import quote_argument
-from launch.planning.flags import FLAG_COLUMNS
+from launch.planning.flags import FLAG_COLUMNS, format_flag_value
 from launch.planning.plan import Plan
 from launch.planning.vllm_server import planned_server, server_environment
 from launch.redact import process_redactor
@@ -41,6 +41,9 @@ exit codes: 0 planned; 2 it cannot work, and the messages say why
 """
 
 
+_WIDEST = 48  # characters of a value in the table of flags
+
+
 def plan(line: CommandLine) -> int:
     """Print the plan of the composed stage, or of a pipeline's, as text or as one JSON object."""
     if line.is_pipeline:
@@ -56,6 +59,7 @@ def plan(line: CommandLine) -> int:
             print_json(planned)
         else:
             _show(planned)
+            echo(_next_commands(line))
         return EXIT_DONE
 
     return compose(line, show)
@@ -86,6 +90,12 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
         notify(f"warning: {stage}{warning}")
 
 
+def _next_commands(line: CommandLine) -> str:
+    """Return what comes after the plan of a line: the check of this machine, and the run."""
+    overrides = shlex.join(process_redactor().redact_argv(line.argv))
+    return f"\nnext: `launch check {overrides}` looks at this machine, `launch {overrides}` trains"
+
+
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     """Describe the plan for a terminal: facts, flags with their origin, and the exact command."""
     plan = planned.plan
@@ -97,8 +107,9 @@ def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     flags = []
     for name, flag in plan.flags.items():
         value = redactor.redact_object(flag.value, name)
-        flags.append((name, {**vars(flag.provenance), "value": value}))
-    _, *rows = Table.of("", FLAG_COLUMNS, flags).lines(widest=48)
+        text = _fit(format_flag_value(value))
+        flags.append((name, {**vars(flag.provenance), "value": text}))
+    _, *rows = Table.of("", FLAG_COLUMNS, flags).lines()
     lines += [f"  {row}" for row in rows]
     unset = [name for name in plan.unset if name in environ]
     lines += ["", "command", *paste_lines(plan, unset)]
@@ -107,6 +118,11 @@ def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
         env = {**plan.env, **server_environment(server, plan, environ)}
         lines += ["", "server, which the run starts first", *_shell_lines(server.command, env)]
     return lines
+
+
+def _fit(text: str) -> str:
+    """Return a value as a cell of the table of flags: of a long one its end. The command has all."""
+    return text if len(text) <= _WIDEST else f"...{text[3 - _WIDEST :]}"
 
 
 def paste_lines(plan: Plan, unset: Sequence[str]) -> list[str]:

@@ -198,6 +198,28 @@ exit codes: 0 the merged model is there; 2 it cannot be made, or computes someth
     return _with_runs(parser)
 
 
+def build_clean_parser() -> VerbParser:
+    parser = VerbParser("""launch clean [RUN] [runs=DIR] [--yes] [--json]
+
+examples:
+  launch clean                    what can go of all runs and of the caches that they share; asks before it removes
+  launch clean sft/gpu8-8fa3c2d1  of this run alone
+  launch clean --json | jq .bytes
+
+Show the folders that can go, with their size: checkpoints that no run resumes from, merged models,
+staged and tokenised data and reference log-probabilities, which a later run makes again. Nothing is
+removed without a yes. The last checkpoint that a run resumes from stays, and so does what a stage,
+a run or a pipeline names, what a running or submitted run may use, each run's model, and every
+folder that is no run's.
+
+arguments:
+exit codes: 0 shown, or removed; 2 the run does not exist""")
+    parser.add("name", metavar="RUN", nargs="?", help=f"{_RUN}; default: all runs and the caches")
+    parser.add("--yes", action="store_true", help="remove what is listed without a question")
+    help_text = "print one object; without --yes nothing is asked or removed"
+    return _with_runs(parser, json=help_text)
+
+
 def _with_runs(parser: VerbParser, json: str | None = None) -> VerbParser:
     """Add `runs=`, and `--json` with this help."""
     parser.add_key(

@@ -23,6 +23,7 @@ from launch.slurm.jobs import (
 )
 from launch.slurm.queue import QueuedJob
 from launch.terminal import echo, printable
+from launch.worker.wording import count_of
 
 
 def status(argv: list[str]) -> int:
@@ -180,8 +181,9 @@ def _describe_end(folder: Path, jobs: _RunJobs) -> str:
         reported = f"; Slurm reports {job}" if job else ""
         return f"unfinished: its launcher ended without recording an outcome{reported}"
     if outcome.exit_code == EXIT_DONE:
+        steps = count_of(outcome.steps, "step")
         result = f", {outcome.result}" if outcome.result else ""
-        return f"done: {outcome.steps} steps in {format_duration(outcome.seconds)}{result}"
+        return f"done: {steps} in {format_duration(outcome.seconds)}{result}"
     state = "stopped" if outcome.exit_code == EXIT_INTERRUPTED else "failed"
     lines = [f"{state} ({outcome.exit_code}) after step {outcome.steps}: {outcome.cause}"]
     lines += [f"  {line}" for line in outcome.detail]

@@ -105,6 +105,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
             "RUN...",
         ),
         Verb("stop", "end a run from any terminal", "RUN"),
+        Verb("clean", "show what takes disk space and can go; remove it after a yes", "[RUN]"),
         Verb("eval", "score a run's model against its base, with a verdict per task", "RUN"),
         Verb(
             "generate", "answers of trained models, one run or several side by side", "RUN PROMPT"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
@@ -24,6 +25,9 @@ from launch.worker.trl_options import BY_ROW, is_own
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
 MAX_ROWS = 100_000  # rows that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
+# Optimizer steps after which the demo's model answers the rows of a small data set: 16 questions need
+# about 600 steps of one row.
+_DEMO_STEPS = 600
 _NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model", Kind.rlvr: "RLVR"}
 # the stage of the demo's model, which has no reward model
 _DEMO_STAGES = {Kind.sft: "demo", Kind.dpo: "demo_dpo", Kind.rlvr: "demo_rlvr"}
@@ -271,16 +275,32 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     lines = [f"  global_batch_size: {batch} # {comment}"]
     if is_demo and batch < shipped["per_device_batch_size"]:
         lines.append(f"  per_device_batch_size: {batch}")
+    steps = math.ceil(rows / batch)
     epochs = 2 if data.kind == Kind.sft else 1
-    lines.append(f"  epochs: {epochs}")
     max_steps = shipped.get("max_steps")
-    if is_demo and is_size_known and rows // batch * epochs <= max_steps:
-        lines.append("  max_steps: null # all epochs")
-    elif is_demo:
-        lines.append(
-            f"  max_steps: {max_steps} # about a minute, whatever `epochs` is; null trains those"
-        )
-    lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}".replace("e-0", "e-"))
+    if not is_demo:
+        lines.append(f"  epochs: {epochs}")
+    elif is_size_known and steps * epochs <= max_steps:
+        epochs = max(epochs, _DEMO_STEPS // steps)
+        lines += [
+            f"  epochs: {epochs} # so tiny a model learns an answer by seeing it often",
+            f"  max_steps: null # all epochs, {steps * epochs} steps",
+        ]
+    else:
+        lines += [
+            f"  epochs: {epochs}",
+            f"  max_steps: {max_steps} # about a minute, whatever `epochs` is; null trains those",
+        ]
+    lines += _draft_limits(shipped, context)
+    if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
+        lines.append("  # checkpoint_steps: 100 # null saves at the end only")
+    return lines
+
+
+def _draft_limits(shipped: Mapping[str, Any], context: int | None) -> list[str]:
+    """Return the lines of the learning rate and of the length."""
+    rate = f"{shipped['learning_rate']:.1e}".replace("e-0", "e-")
+    lines = [f"  # learning_rate: {rate}"]
     length = shipped["max_seq_length"]
     if context and context < length:
         lines.append(f"  max_seq_length: {context} # tokens: the model's context")
@@ -288,8 +308,6 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
         lines.append(
             f"  # max_seq_length: {length} # tokens; `launch preview` shows what is cut off"
         )
-    if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
-        lines.append("  # checkpoint_steps: 100 # null saves at the end only")
     return lines
 
 

@@ -36,6 +36,7 @@ from launch.worker.evidence import Evidence
 from launch.worker.finding import Finding
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.trl_rlvr import required_sampling
+from launch.worker.wording import count_of
 
 # values of recipe.loss for which the loss is -log sigmoid(beta x difference)
 _SIGMOID_LOSSES = (None, "dpo", "dpo_norm")
@@ -79,8 +80,8 @@ def _explain_missing_steps(steps: int, planned: int | None, plan: Plan, run: Run
         planned: number of steps; None if it is unknown.
     """
     if steps == 0 or not _has_reached_end(steps, planned, plan, run):
-        total = f" of {planned}" if planned is not None else ""
-        return f"the trainer exited without an error after {steps}{total} steps"
+        done = f"{steps} of {count_of(planned, 'step')}" if planned else count_of(steps, "step")
+        return f"the trainer exited without an error after {done}"
     gap = _find_gap(plan, run)
     if gap is None:
         return None
@@ -178,7 +179,7 @@ def verify_evidence(
         return outcome
     ids = ",".join(finding.id for finding in unmet)
     sentences = "; ".join(str(finding) for finding in unmet)
-    cause = f"the run ended, but {sentences}; allow=[{ids}] accepts it"
+    cause = f"{sentences}; allow=[{ids}] accepts it"
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=unmet[0].id)
 
 

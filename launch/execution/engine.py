@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -59,7 +60,7 @@ from launch.execution.record.evidence import (
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome, read_outcome
-from launch.execution.record.run import Run, command_for
+from launch.execution.record.run import Run, command_for, mapping
 from launch.execution.record.written import record_found
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import ServerProgram, wait_for_orphans
@@ -74,6 +75,7 @@ from launch.planning.rlvr import refuse_untested_trainer
 from launch.planning.vllm_server import planned_server, server_environment
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
+from launch.worker.wording import count_of
 
 # runs a plan's processes to their end, and compares the files that they load
 RankRunner = Callable[[Plan, RunFolder, Display, LoadedFiles], Outcome]
@@ -134,8 +136,10 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
 
 
 def _announce_failure(outcome: Outcome, display: Display) -> None:
-    ended = "failed" if outcome.exit_code == EXIT_FAILED else "stopped"
-    display.say(f"the run {ended}: {outcome.cause}")
+    if outcome.exit_code == EXIT_FAILED:
+        display.say(f"the run failed: {outcome.cause}")
+    else:
+        display.say(f"the run reached its end and is not done: {outcome.cause}")
     for line in outcome.detail:
         display.say(f"  {line}")
 
@@ -143,7 +147,8 @@ def _announce_failure(outcome: Outcome, display: Display) -> None:
 def _announce_done(outcome: Outcome, plan: Plan, display: Display) -> None:
     if outcome.afterwards:
         display.say(f"warning: after the model was saved: {outcome.afterwards}")
-    sentence = f"done: {outcome.steps} steps in {format_duration(outcome.seconds)}"
+    steps = count_of(outcome.steps, "step")
+    sentence = f"done: {steps} in {format_duration(outcome.seconds)}"
     if outcome.result is not None:
         sentence += f", {outcome.result}"
     if outcome.validation:
@@ -228,7 +233,7 @@ def _record_end(
         with contextlib.suppress(OSError):
             folder.write_json("evidence.json", evidence_as_json(evidence))
     if display is not None:
-        for line in evidence_table(evidence):
+        for line in evidence_table(evidence, is_whole=not sys.stdout.isatty()):
             display.say(line)
 
 
@@ -309,7 +314,7 @@ def report_finished(plan: Plan, display: Display) -> None:
     outcome = read_outcome(plan.folder)
     summary = "done"
     if outcome is not None:
-        summary = f"{outcome.steps} steps"
+        summary = count_of(outcome.steps, "step")
         if outcome.result is not None:
             summary += f", {outcome.result}"
     display.say(f"already done: {plan.folder} ({summary}); restart=true runs it again")
@@ -318,6 +323,14 @@ def report_finished(plan: Plan, display: Display) -> None:
         display.say(f"warning: its model is no longer complete: {faults[0]}")
     else:
         refuse_changes(plan.folder, plan.config.allow)
+    repository = plan.config.hub.push
+    pushed_to = mapping(Run(plan.folder).settings.get("hub")).get("push")
+    if repository not in (None, pushed_to):
+        display.say(
+            f"warning: nothing was pushed: this run had finished without hub.push={repository}, and "
+            f"the trainer pushes at its end; `hf upload {repository} {plan.model_dir}` pushes the "
+            "model"
+        )
 
 
 def build_execution(plan: Plan, inputs: LoadedFiles) -> Execution:

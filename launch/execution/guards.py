@@ -18,6 +18,7 @@ from launch.execution import process_guards, reward_guards
 from launch.execution.facts import Fault, Guard, GuardContext, GuardFinding, LoggedStep
 from launch.planning.finite_weights import find_non_finite_weight
 from launch.rules.code import CodeRule, summary_of
+from launch.worker.wording import count_of
 
 _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
 _MIN_NORMS = 10  # gradient norms that a meaningful median needs
@@ -132,7 +133,7 @@ class GradNorm(Guard):
             return None
         message = (
             f"the gradient norm exploded: {value:.4g} at step {step.number}, above {limit:.4g} "
-            f"for {self._streak} logged steps (its median was {median:.4g})"
+            f"for {count_of(self._streak, 'logged step')} (its median was {median:.4g})"
         )
         return message, {"grad_norm": value, "limit": limit, "median": median}
 
@@ -268,7 +269,7 @@ class Throughput(Guard):
         message = (
             f"the rate collapsed: {rate:,.4g} {unit} at step {step.number}, "
             f"below {self._config.share:.0%} of the run's median {median:,.4g} "
-            f"for {self._streak} logged steps ({slow:.0f} s)"
+            f"for {count_of(self._streak, 'logged step')} ({slow:.0f} s)"
         )
         return self._fail(
             message,

@@ -23,6 +23,7 @@ from launch.execution.facts import (
 )
 from launch.table import format_bytes
 from launch.terminal import format_ranks
+from launch.worker.wording import count_of
 
 # the key of a phase in the limits where it has another name: `import` is a Python keyword
 _CONFIG_KEYS = {"import": "importing"}
@@ -210,7 +211,7 @@ class DiskSpace(Guard):
         if due is None or seconds_left is None or seconds_left > self._config.ahead:
             when = f" (at step {due})" if due is not None else ""
             return GuardFinding(self.id, message + when, severity="warn", numbers=numbers)
-        message = f"{message} at step {due}, {max(0, due - step)} steps from now"
+        message = f"{message} at step {due}, {count_of(max(0, due - step), 'step')} from now"
         return self._fail(message, **numbers)
 
     def _next_checkpoint(self, step: int) -> int | None:

@@ -12,6 +12,7 @@ import statistics
 
 from launch.config import guards as limits
 from launch.execution.facts import Fault, Guard, GuardFinding, LoggedStep
+from launch.worker.wording import count_of
 
 
 class Verifier(Guard):
@@ -51,8 +52,9 @@ class RewardVariance(Guard):
         if value < 1 or reward >= self._config.reward:
             return None
         message = (
-            f"no prompt's completions differed in their reward for {self._streak} logged steps: "
-            f"its mean is {reward:.3g} at step {step.number}"
+            "no prompt's completions differed in their reward for "
+            f"{count_of(self._streak, 'logged step')}: "
+            f"the mean reward is {reward:.3g} at step {step.number}"
         )
         return message, {"reward": reward}
 
@@ -96,7 +98,8 @@ class KLDivergence(Guard):
             return None
         message = (
             f"the KL divergence from the starting model is {value:.3g} a token at step "
-            f"{step.number}, above {self._config.most:g} for {self._streak} logged steps"
+            f"{step.number}, above {self._config.most:g} for "
+            f"{count_of(self._streak, 'logged step')}"
         )
         return message, {"kl": value}
 
@@ -119,7 +122,7 @@ class EntropyCollapse(Guard):
         message = (
             f"the entropy collapsed: {value:.3g} nats a token at step {step.number}, below "
             f"{self._config.share:.0%} of the first step's {self._first:.3g} for "
-            f"{self._streak} logged steps"
+            f"{count_of(self._streak, 'logged step')}"
         )
         return message, {"entropy": value, "first": self._first}
 
@@ -136,7 +139,8 @@ class LengthLimit(Guard):
             return None
         message = (
             f"{value:.0%} of the answers reach recipe.response_length without an end at step "
-            f"{step.number}, at least {self._config.share:.0%} for {self._streak} logged steps"
+            f"{step.number}, at least {self._config.share:.0%} for "
+            f"{count_of(self._streak, 'logged step')}"
         )
         return message, {"cut_off": value}
 
@@ -155,7 +159,8 @@ class SamplerMismatch(Guard):
             return None
         message = (
             f"sampler and trainer differ by {value:.3g} nats a token at step {step.number}, above "
-            f"{self._config.most:g} for {self._streak} logged steps: the sampler may keep old "
+            f"{self._config.most:g} for {count_of(self._streak, 'logged step')}: "
+            "the sampler may keep old "
             "weights"
         )
         return message, {"difference": value}

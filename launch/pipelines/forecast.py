@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_count, written_bytes
-from launch.config.schema import Kind
 from launch.execution.display import format_duration
 from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline
-from launch.planning.estimate.cards import card_named, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
-from launch.planning.estimate.speed import planned_steps, predict_step
+from launch.planning.estimate.speed import planned_steps, predict_seconds
 from launch.planning.plan import Plan
 from launch.table import Table, format_bytes, format_number
 
@@ -59,36 +57,11 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
             memory=memory,
             kept=model,
             removable=None if checkpoint is None else checkpoint * checkpoint_count(plan),
-            seconds=_predict_seconds(plan, steps, memory),
+            seconds=predict_seconds(plan, steps, memory),
         )
         costs.append(cost)
         starts_from = plan.stage
     return costs
-
-
-def _predict_seconds(plan: Plan, steps: int | None, memory: MemoryForecast | None) -> float | None:
-    """Predict the time of the steps.
-
-    None is returned without the data's lengths, a known GPU or a model of its memory.
-    """
-    if steps is None or memory is None or memory.setting is None:
-        return None
-    if memory.setting.compiled:  # the prediction of time was never compared with OLMo-core
-        return None
-    card = plan.machine.card or plan.config.cluster.gpu_type
-    if card is None or card_named(card) is None:
-        return None
-    lengths: Sequence[int]
-    if plan.config.stage.kind == Kind.rlvr:  # every prompt and response at its limit
-        lengths = [plan.config.recipe.max_seq_length]
-    elif memory.lengths:
-        lengths = memory.lengths.tokens
-    else:
-        return None
-    rates = rates_for_card(card).rates
-    balanced = plan.config.recipe.balanced
-    step = predict_step(memory.setting, lengths, rates, balanced=balanced)
-    return steps * step.seconds
 
 
 _HEAD = [

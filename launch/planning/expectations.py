@@ -28,6 +28,7 @@ from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import OLMO_CORE_SFT
 from launch.worker.trl_options import LEARNS_TEXT
+from launch.worker.wording import count_of
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
@@ -211,8 +212,8 @@ def _global_batch(config: RootConfig, _: Parallel) -> str | None:
         return None
     if not config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
         return None
-    unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
-    return f"{config.recipe.global_batch_size} {unit}"
+    unit = {Kind.sft: "sample", Kind.rlvr: "completion"}.get(config.data.kind, "pair")
+    return count_of(config.recipe.global_batch_size, unit)
 
 
 def _global_tokens(config: RootConfig, _: Parallel) -> str | None:

@@ -60,19 +60,24 @@ def find_run(name: str, known: Sequence[Path], where: str | None) -> Path | None
     It is the name of the run, of a stage with one run, or the beginning of the run's name. `where`
     is the key that sets the name. Raises UserError: ambiguous_run.
     """
-    matches = [run for run in known if name in (run.name, run.parent.name)]
-    if not matches:
-        matches = [run for run in known if _begins_with(run, name)]
-    if len(matches) < 2:
-        return matches[0] if matches else None
-    newest_first = sorted(matches, key=_planned_at, reverse=True)
+    newest_first = matching_runs(name, known)
+    if len(newest_first) < 2:
+        return newest_first[0] if newest_first else None
     described = []
     for run in newest_first:
         planned_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(_planned_at(run)))
         described.append(f"{run_name(run)} ({planned_at})")
     newest = run_name(newest_first[0])
-    message = f"'{name}' matches {len(matches)} runs, of which {newest} is the newest"
+    message = f"'{name}' matches {len(newest_first)} runs, of which {newest} is the newest"
     raise refusal("ambiguous_run", message, where, _list_names(described))
+
+
+def matching_runs(name: str, known: Sequence[Path]) -> list[Path]:
+    """Return those of the `known` runs that a name may mean, the newest first."""
+    matches = [run for run in known if name in (run.name, run.parent.name)]
+    if not matches:
+        matches = [run for run in known if _begins_with(run, name)]
+    return sorted(matches, key=_planned_at, reverse=True)
 
 
 def _begins_with(run: Path, text: str) -> bool:

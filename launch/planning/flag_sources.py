@@ -208,11 +208,11 @@ def _trainer_file_flags(
 
 def _validation_flags(trainer: TrainerConfig, origins: Origins, batch: Batch) -> dict[str, Flag]:
     """Return the flags with which the trainer evaluates on data.validation."""
-    provenance = origins.of("data.validation")
     flags = {}
     for name, value in trainer.validation_flags.items():
         flag_value = batch.per_device if value == "{per_device}" else value
-        flags[name] = Flag(flag_value, provenance)
+        provenance = origins.of(f"trainer.validation_flags.{name}")
+        flags[name] = Flag(flag_value, replace(provenance, origin=Origin.launcher))
     return flags
 
 

@@ -28,6 +28,7 @@ from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
 from launch.trials.view import read_trial, run_lines, write_trial_report
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
+from launch.worker.wording import count_of
 
 T = TypeVar("T")
 _UNSUPPORTED = ("detach", "cache_only", "nodes")  # keys of a run that no trial takes
@@ -202,7 +203,7 @@ class Runner(Generic[R]):
         """
         plan = run.plan
         steps = run.steps or self.record.steps
-        self.display.say(f"{run.label}: {steps} steps; {plan.batch}; {plan.folder}")
+        self.display.say(f"{run.label}: {count_of(steps, 'step')}; {plan.batch}; {plan.folder}")
         archive_earlier_try(plan)
         if self.record.started:  # the run before may still hold its cards for a moment
             wait_for_gpus(plan, self.display.say)

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from launch.__main__ import main
+from launch.commands.models import find_newest
 from launch.demo import make_model
+from launch.errors import UserError
+from tests.execution.report.folders import DONE, write_run
 
 pytest.importorskip("torch", reason="the train group is not installed")
 
@@ -67,3 +71,20 @@ def test_a_chat_goes_on_from_the_turns_before(
         output.err.startswith(f"launch: loading {models[0]}\n")
         and "[prompt_too_long]" in output.err
     )
+
+
+def test_a_name_of_several_runs_means_the_newest_finished_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (name, outcome) in enumerate([("old", DONE), ("new", DONE), ("running", None)]):
+        run = write_run(tmp_path / "demo" / name, [{"loss": 2.0}], outcome)
+        make_model.build(run / "model", 0)
+        os.utime(run / "plan.json", (1e9 + number, 1e9 + number))
+    assert find_newest("demo", tmp_path).label == "demo/new"
+    note = capsys.readouterr().err
+    assert "demo/new" in note and "3 runs" in note
+    (tmp_path / "demo" / "old" / "DONE").unlink()
+    (tmp_path / "demo" / "new" / "DONE").unlink()
+    with pytest.raises(UserError) as refused:
+        find_newest("demo", tmp_path)
+    assert refused.value.problems[0].id == "ambiguous_run"

@@ -144,12 +144,16 @@ def test_the_keys_in_comments_have_the_shipped_values(
         assert float(value) == getattr(recipe, key)
 
 
-@pytest.mark.parametrize(("rows", "steps"), [(60, None), (20_000, 300)])
-def test_all_epochs_of_small_data_are_trained(folder: Path, rows: int, steps: int | None) -> None:
+@pytest.mark.parametrize(
+    ("rows", "epochs", "steps"), [(16, 37, None), (60, 22, None), (20_000, 2, 300)]
+)
+def test_a_small_data_set_has_the_epochs_that_the_demos_model_needs(
+    folder: Path, rows: int, epochs: int, steps: int | None
+) -> None:
     write_lines(folder / "chats.jsonl", [CHAT] * rows)
     assert new(["mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
     recipe = planned("stage=mine", "gpus=0", machine=fixed_machine(digest=str)).config.recipe
-    assert (recipe.epochs, recipe.max_steps) == (2, steps)
+    assert (recipe.epochs, recipe.max_steps) == (epochs, steps)
 
 
 def test_columns_in_another_language_are_named(folder: Path) -> None:

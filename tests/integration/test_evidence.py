@@ -67,14 +67,9 @@ def test_what_a_doctored_trainer_leaves_out_is_refuted(
     assert run.code != 0
     [error] = run.of_kind("error")
     assert (error["type"], error["ids"]) == ("Unmet", ["refuted_liger", "refuted_packing"])
-    sentences = error["message"].split("; ")
-    assert sentences[0].startswith(
-        f"requested liger={SFT}, but the trainer has none (rms_norm is in 0 of 5 places"
-    )
-    assert (
-        "requested packing=flatten, but the trainer has none (first micro batch: 4 rows of"
-        in error["message"]
-    )
+    for part in (SFT, "these are: none: rms_norm is in 0 of 5 places", "packed as flatten"):
+        assert part in error["message"]
+    assert "packing is none: first micro batch: 4 rows of" in error["message"]
     assert error["message"].endswith("allow=[refuted_liger,refuted_packing] runs it anyway")
     assert "Step: 1" not in run.output[0]
     assert f"launch: {error['message']}" in run.output[0].splitlines()
@@ -88,20 +83,17 @@ def test_another_clipping_than_asked_stops_before_the_first_step(
     run = run_alone(tmp_path, [*words, *trainer_arguments("trl_sft", tiny, None)], "trl_sft")
     [clip] = [event for event in run.of_kind("evidence") if event["what"] == "clip"]
     assert (clip["requested"], clip["value"], clip["verdict"]) == ("0.5", "1.0", "refuted")
-    sentence = (
-        "requested clip=0.5, but the trainer has 1.0 (Accelerator.clip_grad_norm_() before "
-        "the first optimizer step)"
-    )
+    place = "(seen in Accelerator.clip_grad_norm_() before the first optimizer step)"
     if allow:
         assert run.code == 0, run.describe()
-        assert [event["message"] for event in run.of_kind("warning")] == [
-            f"{sentence} [refuted_clip], allowed"
-        ]
+        [warning] = [event["message"] for event in run.of_kind("warning")]
+        assert place in warning and warning.endswith("[refuted_clip], allowed")
         assert run.of_kind("step")
     else:
         assert run.code != 0
         [error] = run.of_kind("error")
-        assert error["message"] == f"{sentence} [refuted_clip]; allow=[refuted_clip] runs it anyway"
+        assert place in error["message"]
+        assert error["message"].endswith("[refuted_clip]; allow=[refuted_clip] runs it anyway")
         assert run.of_kind("step") == []
 
 

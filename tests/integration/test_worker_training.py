@@ -381,9 +381,7 @@ def test_ranks_that_would_train_alone_are_stopped(tmp_path: Path, tiny: TinyStag
     """
     run = train(tmp_path, "trl_sft", "zero3", tiny, None, patch_zero=False)
     assert run.finished.code == 1
-    sentence = (
-        "requested world_size=2, but the trainer has 1 (without a GPU accelerate needs the patch "
-    )
+    sentence = "the plan has 2 ranks, and the trainer counts 1: without a GPU accelerate needs"
     told = [error["message"] for rank in (0, 1) for error in run.finished.of_kind("error", rank)]
     assert told, run.finished.describe()
     assert all(message.startswith(sentence) for message in told)

@@ -167,7 +167,7 @@ def test_a_setting_that_a_flag_replaces_still_counts() -> None:
     )
     items = unchecked_settings(overridden_settings(stage.config, parallel))
     assert [item.what for item in items] == ["clip"]
-    assert evidence_table(items)[0] == "evidence: 0 of 1 requested settings are proven"
+    assert evidence_table(items)[0] == "evidence: 0 of 1 requested setting is proven"
     assert unmet_settings(items, []) == []
 
 

@@ -94,6 +94,27 @@ def test_parses_and_can_be_executed(script: Path) -> None:
     assert os.access(script, os.X_OK)
 
 
+@pytest.mark.parametrize("option", ["--help", "-h"])
+@pytest.mark.parametrize(
+    "name",
+    ["docs", "golden", "own-words", "pictures", "quickstart", "setup", "sft_then_dpo", "test"],
+)
+def test_help_prints_the_usage_and_does_nothing(name: str, option: str, tmp_path: Path) -> None:
+    script = ROOT / "scripts" / name
+    starts = [] if script.read_bytes().startswith(b"#!/usr/bin/env bash") else [sys.executable]
+    shown = subprocess.run(
+        [*starts, str(script), option],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 0 and not shown.stderr
+    assert f"scripts/{name}" in shown.stdout and len(shown.stdout.splitlines()) < 40
+    assert "#" not in shown.stdout and "readonly" not in shown.stdout
+
+
 def test_shellcheck_has_nothing_to_say() -> None:
     found = shutil.which(
         "shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -130,6 +130,6 @@ def test_ranks_that_train_alone_fail(slurm: Cluster, home: Path) -> None:
     [job] = slurm.submit(*overrides, cwd=home)
     assert slurm.wait(job, 240) == "FAILED"
     failed = json.loads((home / "runs" / "demo" / "lone" / "FAILED").read_text())
-    assert "requested world_size=2, but the trainer has 1" in failed["cause"], failed
+    assert "the plan has 2 ranks, and the trainer counts 1" in failed["cause"], failed
     assert "each would train alone" in failed["cause"], failed
     assert not (home / "runs" / "demo" / "lone" / "metrics.jsonl").read_text()

@@ -15,11 +15,18 @@ from launch.execution.record.events import Event
 from launch.execution.record.run import Run
 from launch.execution.record.written import writers_of
 from launch.table import Table
-from launch.worker.evidence import NO_STEP, PROVEN, REFUTED, TOO_SHORT, UNPROVEN, Evidence
+from launch.worker.evidence import (
+    NO_STEP,
+    NOT_REACHED,
+    PROVEN,
+    REFUTED,
+    TOO_SHORT,
+    UNPROVEN,
+    Evidence,
+)
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
-_NOT_REACHED = "the run ended before it was checked"
 _NO_INSPECTOR = "nothing checks it in this trainer"
 _OVERRIDDEN = "not checked: a flag of the user's replaces it"
 # settings that the table shows although nothing requested them
@@ -61,7 +68,7 @@ def merge_events(
         # a later report of the same rank replaces an earlier one
         settings.setdefault(event.data["what"], {})[event.rank] = event.data
     items = [_merge_ranks(what, by_rank) for what, by_rank in settings.items()]
-    how = _NOT_REACHED if inspects else _NO_INSPECTOR
+    how = NOT_REACHED if inspects else _NO_INSPECTOR
     for what, value in requested.items():
         if what not in settings:
             items.append(Evidence(what, None, how, value, UNPROVEN))
@@ -91,7 +98,7 @@ def add_earlier_proofs(
 
 
 def _find_proof(item: Evidence, earlier: Sequence[tuple[int, Mapping[str, Evidence]]]) -> Evidence:
-    if item.verdict != UNPROVEN or item.how not in (_NOT_REACHED, NO_STEP, TOO_SHORT):
+    if item.verdict != UNPROVEN or item.how not in (NOT_REACHED, NO_STEP, TOO_SHORT):
         return item
     for attempt, proofs in earlier:
         proof = proofs.get(item.what)
@@ -164,10 +171,11 @@ def _item_as_json(item: Evidence) -> dict[str, Any]:
     }
 
 
-def evidence_table(items: Sequence[Evidence]) -> list[str]:
+def evidence_table(items: Sequence[Evidence], *, is_whole: bool = False) -> list[str]:
     """Return the lines for the terminal; [] when nothing was requested.
 
-    Settings that are refuted or unproven come first.
+    Settings that are refuted or unproven come first. `is_whole`: no value or note is cut, as in a
+    file.
     """
     judged = [item for item in items if item.verdict is not None]
     if not judged:
@@ -178,9 +186,12 @@ def evidence_table(items: Sequence[Evidence]) -> list[str]:
     rows = []
     for item in (*judged, *others):
         verdict = str(item.verdict or "-")
-        rows.append((verdict, item.what, _describe_value(item), _describe_note(item)))
+        texts = (_describe_value(item), _describe_note(item))
+        value, note = texts if is_whole else map(_truncate, texts)
+        rows.append((verdict, item.what, value, note))
     proven = sum(item.verdict == PROVEN for item in judged)
-    header = f"evidence: {proven} of {len(judged)} requested settings are proven"
+    settings = "setting is" if len(judged) == 1 else "settings are"
+    header = f"evidence: {proven} of {len(judged)} requested {settings} proven"
     table = Table("", rows)
     return [header, *(f"  {line}" for line in table.lines())]
 
@@ -189,14 +200,14 @@ def _describe_value(item: Evidence) -> str:
     value = "?" if item.value is None else str(item.value)
     if item.verdict == REFUTED or (item.verdict == UNPROVEN and item.requested):
         value = f"{value}, requested {item.requested}"
-    return _truncate(value)
+    return value
 
 
 def _describe_note(item: Evidence) -> str:
     if item.note:
-        return _truncate(item.note)
+        return item.note
     if item.how and item.verdict in (REFUTED, UNPROVEN):
-        return _truncate(item.how)
+        return item.how
     return ""
 
 

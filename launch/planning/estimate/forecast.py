@@ -16,6 +16,7 @@ from launch.config.schema import Device, Family, Kind, Mode
 from launch.planning.environment import has_expandable_segments
 from launch.planning.estimate.cards import CardMemory, card_memory
 from launch.planning.estimate.memory import (
+    EVALUATION,
     GENERATION,
     UNCERTAINTY,
     MemoryEstimate,
@@ -38,6 +39,7 @@ from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
 from launch.planning.vllm_server import planned_server
 from launch.upstream.trainers import OLMO_CORE_SFT
+from launch.worker.wording import count_of
 
 
 class MemoryFit(StrEnum):
@@ -180,10 +182,11 @@ def describe(forecast: MemoryForecast) -> list[str]:
     card = f" of {forecast.card.gib:.1f} GiB ({forecast.card.source})" if forecast.card else ""
     packed = "packed" if setting.packing else "padded"
     limit = setting.tokens // setting.sequences
-    at_limit = f"at the limit, {setting.sequences} x {limit} tokens {packed}"
+    samples = count_of(setting.sequences, "sample")
+    at_limit = f"for {samples} of {limit} tokens, recipe.max_seq_length, {packed}"
     lines = []
     if forecast.longest:
-        longest = f"the data's longest micro batch, {forecast.longest_tokens} tokens {packed}"
+        longest = f"for the data's longest micro batch, {forecast.longest_tokens} tokens {packed}"
         lines.append(f"{forecast.longest.total:.1f} GiB{card} per GPU: {forecast.fit}; {longest}")
         lines.append(_describe_parts(forecast.longest))
         fit_at_limit = classify_fit(forecast.worst, forecast.card)
@@ -205,7 +208,9 @@ def describe(forecast: MemoryForecast) -> list[str]:
 
 
 def _describe_parts(estimate: MemoryEstimate) -> str:
-    moment = "in generation: " if estimate.moment == GENERATION else ""
+    moment = ""
+    if estimate.moment in (GENERATION, EVALUATION):
+        moment = f"in {estimate.moment}: "
     parts = [f"{name} {size:.1f}" for name, size in estimate.parts().items() if size >= 0.05]
     return moment + ", ".join(parts)
 
@@ -226,7 +231,6 @@ _SUPPORTED_VALUES: Mapping[str, Any] = {
     "load_in_4bit": False,
     "load_in_8bit": False,
     "activation_offloading": False,
-    "eval_strategy": "no",
 }
 SINGLE_STEP = "olmo_core_single_step"  # the patch (launch/worker/patches/olmo_core_optimizer.py)
 # Hidden states of a layer whose parts are checkpointed one by one: what goes into attention, into the
@@ -244,6 +248,9 @@ ATTENTION = {
     "flash_3": Attention.flash,
     "flash_attention_2": Attention.flash,
 }
+
+
+_EVALUATED = 8  # samples of a forward pass of an evaluation, by default
 
 
 class UnknownMemoryError(Exception):
@@ -311,6 +318,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         generation=generation,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
+        evaluation_factor=_evaluation_factor(plan),
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
     )
@@ -416,6 +424,20 @@ def _reference_factor(plan: Plan) -> float:
     if not isinstance(samples, int) or samples <= 0:
         return 1.0
     return samples / plan.batch.per_device
+
+
+def _evaluation_factor(plan: Plan) -> float:
+    """Return the ratio of samples in a forward pass of the evaluation on validation data to those in
+    one of training; 0 where the trainer evaluates nothing.
+
+    transformers evaluates 8 samples at once by default (training_args.py,
+    per_device_eval_batch_size).
+    """
+    values = values_of(plan.flags)
+    if values.get("eval_strategy", "no") == "no":
+        return 0.0
+    samples = values.get("per_device_eval_batch_size", _EVALUATED)
+    return samples / plan.batch.per_device if isinstance(samples, int) else 1.0
 
 
 def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:

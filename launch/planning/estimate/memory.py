@@ -22,6 +22,7 @@ from typing import Any
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Kind, Mode
 from launch.planning.estimate.activations import (
+    cast_weight_bytes,
     head_bytes,
     layer_bytes,
     layers_bytes,
@@ -36,7 +37,8 @@ from launch.planning.estimate.generation import generation_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 GIB = 1 << 30
-GENERATION = "generation"  # the name of the moment
+GENERATION = "generation"  # the names of moments
+EVALUATION = "evaluation"
 # The relative error of a prediction. docs/explanation/memory.md has the measured errors.
 UNCERTAINTY = 0.15
 # Bytes of the CUDA context with its kernels, and of NCCL's buffers with several ranks. They are usual
@@ -58,7 +60,8 @@ class MemoryEstimate:
     fragmentation: float  # reserved beyond the allocated peak
     # the CUDA context, NCCL and vLLM in the same process, which the trainer does not count
     context: float
-    # when the peak is: generation, loss, output matrix, last layer, first layer, embedding or step
+    # when the peak is: generation, evaluation, loss, output matrix, last layer, first layer,
+    # embedding or step
     moment: str
     moments: Mapping[str, float]  # GiB that are allocated at each moment
 
@@ -126,9 +129,9 @@ def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
     """Estimate the peak memory of a GPU in training at `setting`."""
     state = _adapter_state if setting.adapter else _full_state
     parameters, optimizer, training = state(setting)
-    reference = _reference_pass(setting)
+    passes = (*_reference_pass(setting), *_evaluation(setting))
     generation = _generation(setting, parameters + optimizer)
-    moments = (*training, *reference, *generation)
+    moments = (*training, *passes, *generation)
     peak = max(moments, key=lambda moment: moment.size)
     context = CONTEXT + setting.vllm_gib * GIB
     if setting.ranks > 1:
@@ -156,19 +159,48 @@ def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
     """
     if not setting.reference_factor:
         return ()
-    shape = setting.shape
-    tokens = setting.tokens * setting.reference_factor
-    activations = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
-    if setting.masked_layers:
-        rows = setting.rows * setting.reference_factor
-        activations += tokens**2 / rows * setting.element
+    activations = _bytes_without_saving(setting, setting.reference_factor)
+    buffers = gathered_bytes(setting, math.inf)
+    return (_Moment("reference pass", gradients=0.0, activations=activations, buffers=buffers),)
+
+
+def _evaluation(setting: MemorySetting) -> tuple[_Moment, ...]:
+    """Return the moment of an evaluation on validation data; none without it.
+
+    It saves no activations, and asks the trainer for the loss alone (transformers trainer.py,
+    evaluate): allocated are one layer's hidden states and MLP, and what the loss takes of the
+    logits, of which backward's part is an upper bound. It comes after the optimizer's step, whose
+    gradients are gone without DeepSpeed; ZeRO keeps a rank's.
+    """
+    if not setting.evaluation_factor:
+        return ()
+    tokens = math.ceil(setting.tokens * setting.evaluation_factor)
+    gradients = 0.0
+    if setting.mode not in (Mode.single, Mode.ddp) and not setting.adapter:
+        state = bytes_per_parameter(setting.mode, setting.ranks, setting.precision)
+        all_gradients = state.gradients * setting.shape.parameters
+        gradients = step_gradient_bytes(setting, all_gradients)
     moment = _Moment(
-        "reference pass",
-        gradients=0.0,
-        activations=activations,
-        buffers=gathered_bytes(setting, math.inf),
+        EVALUATION,
+        gradients=gradients,
+        activations=_bytes_without_saving(setting, setting.evaluation_factor),
+        logits=loss_bytes(replace(setting, tokens=tokens)),
+        buffers=cast_weight_bytes(setting) + gathered_bytes(setting, math.inf),
     )
     return (moment,)
+
+
+def _bytes_without_saving(setting: MemorySetting, factor: float) -> float:
+    """Return the bytes of a forward pass without gradients: the hidden states and the MLP of one
+    layer. `factor`: its samples over those of a training one.
+    """
+    shape = setting.shape
+    tokens = setting.tokens * factor
+    activations = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
+    micro_batch = max(1, math.ceil(setting.micro_batch * factor))
+    if replace(setting, micro_batch=micro_batch).masked_layers:
+        activations += tokens**2 / (setting.rows * factor) * setting.element
+    return activations
 
 
 def _generation(setting: MemorySetting, state: float) -> tuple[_Moment, ...]:

@@ -75,6 +75,8 @@ class MemorySetting:
     reference: bool = False  # a second, frozen copy of the weights: TRL's DPO
     # samples of a forward pass that precomputes log-probs over those of a training one
     reference_factor: float = 0.0
+    # samples of a forward pass of the evaluation over those of a training one; 0: none evaluates
+    evaluation_factor: float = 0.0
     adapter: AdapterSetting | None = None  # None: all weights are trained
     generation: Generation | None = None  # of RLVR
     vllm_gib: float = 0.0  # of the card, which vLLM holds beside the training

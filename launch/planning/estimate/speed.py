@@ -17,7 +17,8 @@ from launch.config.schema import Kind, Mode
 from launch.planning.batches import SimulatedLoad, simulate_load
 from launch.planning.data import count_steps
 from launch.planning.estimate.activations import saved_bytes
-from launch.planning.estimate.cards import Rates
+from launch.planning.estimate.cards import Rates, card_named, rates_for_card
+from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.generation import generation_seconds
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import token_flops
@@ -195,3 +196,28 @@ def planned_steps(plan: Plan) -> int | None:
     steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
     limits = [number for number in (steps, plan.config.recipe.max_steps) if number is not None]
     return min(limits, default=None)
+
+
+def predict_seconds(plan: Plan, steps: int | None, memory: MemoryForecast | None) -> float | None:
+    """Predict the time of the steps.
+
+    None is returned without the data's lengths, a known GPU or a model of its memory.
+    """
+    if steps is None or memory is None or memory.setting is None:
+        return None
+    if memory.setting.compiled:  # the prediction of time was never compared with OLMo-core
+        return None
+    card = plan.machine.card or plan.config.cluster.gpu_type
+    if card is None or card_named(card) is None:
+        return None
+    lengths: Sequence[int]
+    if plan.config.stage.kind == Kind.rlvr:  # every prompt and response at its limit
+        lengths = [plan.config.recipe.max_seq_length]
+    elif memory.lengths:
+        lengths = memory.lengths.tokens
+    else:
+        return None
+    rates = rates_for_card(card).rates
+    balanced = plan.config.recipe.balanced
+    step = predict_step(memory.setting, lengths, rates, balanced=balanced)
+    return steps * step.seconds

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..finding import Finding
+from .sentences import wording_of
 
 # The verdicts.
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
@@ -22,6 +23,10 @@ TOO_SHORT = "the run has too few steps to prove it"
 # The `how` of evidence that is unproven because this attempt had no step left to show it. The
 # attempt that wrote its checkpoint may have shown it.
 NO_STEP = "no step of this attempt could show it"
+# The `how` of evidence that is unproven because the run ended earlier.
+NOT_REACHED = "the run ended before it was checked"
+# The texts of `how` that are reasons. All others name a place.
+REASONS = (TOO_SHORT, NO_STEP, NOT_REACHED)
 
 
 @dataclass(frozen=True)
@@ -67,13 +72,22 @@ class Evidence:
         """
         if self.verdict in (None, PROVEN) or self.how == TOO_SHORT:
             return None
-        state = "nothing proves that it is in effect"
-        if self.verdict == REFUTED:
-            # The value may be the requested one, with something else wrong.
-            is_other = str(self.value) != self.requested
-            state = f"the trainer has {self.value}" if is_other else "it is not in effect"
-        message = f"requested {self.what}={self.requested}, but {state} ({self.note or self.how})"
-        return Finding(f"{self.verdict}_{self.what}", message).apply_allow(allow)
+        id = f"{self.verdict}_{self.what}"
+        wording = wording_of(self.what)
+        cure = wording.cure.format(requested=self.requested, value=self.value)
+        return Finding.error(id, self.sentence, cure=cure).apply_allow(allow)
+
+    @property
+    def sentence(self) -> str:
+        """What a refuted or unproven setting means, with what was found, as one sentence."""
+        wording = wording_of(self.what)
+        template = wording.refuted if self.verdict == REFUTED else wording.unproven
+        sentence = template.format(requested=self.requested, value=self.value)
+        if self.note:
+            return f"{sentence}: {self.note}"
+        if self.how in REASONS:
+            return f"{sentence}: {self.how}"
+        return f"{sentence} (seen in {self.how})" if self.how else sentence
 
 
 def judge_all(evidence: Iterable[Evidence], requested: Mapping[str, str]) -> list[Evidence]:

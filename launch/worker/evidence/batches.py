@@ -229,11 +229,12 @@ def count_samples(
     else:
         sequences = sum(inputs.rows for inputs in passes)
     number, _, unit = requested.partition(" ")
-    sequences_of_sample = 2 if unit == "pairs" else 1
+    unit = unit.removesuffix("s")
+    sequences_of_sample = 2 if unit == "pair" else 1
     samples = sequences * ranks // sequences_of_sample
     forward_passes = count_of(len(passes), "forward pass")
     how = f"{forward_passes} of a rank in an optimizer step, {count_of(ranks, 'rank')}"
-    evidence = Evidence("global_batch", f"{samples} {unit}", how)
+    evidence = Evidence("global_batch", count_of(samples, unit), how)
     if resumed and samples < int(number):
         return evidence
     return evidence.judge(requested, samples == int(number))
@@ -263,7 +264,7 @@ def check_epoch(objects: TrainerObjects, packing: str | None) -> list[Evidence]:
     if not isinstance(samples, int) or samples >= requested:
         return []
     how = "total_dataset_length of the data loader"
-    evidence = Evidence("global_batch", f"{samples} samples in an epoch", how)
+    evidence = Evidence("global_batch", f"{count_of(samples, 'sample')} in an epoch", how)
     return [evidence.judge(str(requested), False)]
 
 

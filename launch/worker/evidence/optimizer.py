@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..trainer import TrainerProgram
+from ..wording import count_of
 from . import Evidence
 from .trainer_objects import TrainerObjects
 
@@ -199,7 +200,7 @@ class RateCheck:
         """Return what the steps so far have shown."""
         if self._is_refuted or not self._compared:
             return []
-        steps = "1 step" if self._compared == 1 else f"{self._compared} steps"
+        steps = count_of(self._compared, "step")
         note = f"{steps} up to step {self._last} of {self._total} had the rate of the recipe"
         return [
             Evidence(name, value, _GROUPS, note=note).compare(value)
@@ -247,10 +248,10 @@ def check_steps(
         return [Evidence(EPOCHS, None, f"{missing} were not found").judge(epochs, None)]
     due = bound_steps(*rows, int(epochs))
     holds = total in due
-    note = f"{total} steps; {rows[0]} rows in steps of {rows[1]} are {due[0]}"
-    if len(due) > 1:
-        note = f"{note} to {due[-1]}"
-    value = epochs if holds else f"{total} steps"
+    due_steps = count_of(due[0], "step") if len(due) == 1 else f"{due[0]} to {due[-1]} steps"
+    of_rows = f"{count_of(rows[0], 'row')} in steps of {rows[1]} make {due_steps}"
+    note = f"the trainer plans {count_of(total, 'step')}, and {of_rows}"
+    value = epochs if holds else count_of(total, "step")
     return [Evidence(EPOCHS, value, how, note=note).judge(epochs, holds)]
 
 

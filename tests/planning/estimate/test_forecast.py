@@ -157,6 +157,26 @@ def test_an_adapter_is_divided_under_zero3_only() -> None:
     assert ddp == zero2 > 3 * zero3
 
 
+def test_an_evaluation_is_a_moment_of_its_own() -> None:
+    """Its batch and its logits count, without gradients; a small one is never the peak."""
+    words = ("stage=sft", "trainer=trl_sft", "gpus=1", "recipe.per_device_batch_size=2")
+    none, equal, default, large = (
+        estimate_memory(planned_setting(planned(*words, *more), {}, flash=True))
+        for more in (
+            (),
+            ("flags.eval_strategy=steps", "flags.per_device_eval_batch_size=2"),
+            ("flags.eval_strategy=steps",),
+            ("flags.eval_strategy=steps", "flags.per_device_eval_batch_size=2048"),
+        )
+    )
+    assert "evaluation" not in none.moments
+    assert equal.total == none.total and equal.moments["evaluation"] < equal.moments["loss"]
+    state = default.parameters + default.optimizer
+    of_batch = [estimate.moments["evaluation"] - state for estimate in (equal, default)]
+    assert of_batch[1] > 2 * of_batch[0], "8 samples at once by default"
+    assert large.moment == "evaluation" and large.gradients == 0 and large.total > none.total
+
+
 def test_precomputed_reference_log_probs() -> None:
     """They save the second copy of the weights; a larger batch of their own may be the peak."""
     words = (

@@ -1,0 +1,55 @@
+"""`clean [RUN]`: show what takes disk space and can go, and remove it after a yes."""
+
+from __future__ import annotations
+
+import sys
+
+from launch.api.cleaning import Cleaning, find_removable, remove
+from launch.commands.run_parsers import build_clean_parser
+from launch.errors import EXIT_DONE
+from launch.table import format_bytes
+from launch.terminal import echo, print_json
+
+
+def clean(argv: list[str]) -> int:
+    """Print what can go with its size; remove it after a yes, from a terminal or as `--yes`.
+
+    Raises UserError: unknown_run, ambiguous_run; those of VerbParser.parse.
+    """
+    options = build_clean_parser().parse(argv)
+    found = find_removable(options.runs, options.name)
+    if options.json:
+        print_json((remove(found) if options.yes else found).as_json())
+        return EXIT_DONE
+    for line in found.lines():
+        echo(line)
+    if not found.removable:
+        echo(f"nothing can go in {found.runs}")
+        return EXIT_DONE
+    count = len(found.removable)
+    folders = "1 folder" if count == 1 else f"{count} folders"
+    total = f"{folders}, {format_bytes(found.size)}"
+    if not (options.yes or _is_confirmed(total)):
+        echo(f"nothing was removed; `launch clean --yes` removes what is listed ({total})")
+        return EXIT_DONE
+    _report(found, remove(found))
+    return EXIT_DONE
+
+
+def _is_confirmed(total: str) -> bool:
+    """Ask whether to remove what was listed; False where nobody can answer."""
+    if not sys.stdin.isatty():
+        return False
+    try:
+        answer = input(f"remove {total}? Type yes: ")
+    except EOFError:
+        return False
+    return answer.strip() == "yes"
+
+
+def _report(found: Cleaning, cleaned: Cleaning) -> None:
+    """Print what was removed, and what was kept after all."""
+    for path, reason in cleaned.kept[len(found.kept) :]:
+        echo(f"kept: {path}: {reason}")
+    freed = sum(item.size for item in cleaned.removable if item.path in cleaned.removed)
+    echo(f"removed {len(cleaned.removed)} of {len(found.removable)}, {format_bytes(freed)}")
