@@ -12,7 +12,8 @@ from launch.config.other_tool_files import recognise_tool
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, ways_of
 from launch.planning.build import plan_line
-from launch.planning.other_tool_files import Translation, translate_file
+from launch.planning.other_tool_files import translate_file
+from launch.planning.other_tool_values import Translation
 from launch.worker.finding import Finding, Fix, Way
 
 _MOST_CHANGES = 5  # cures that are followed until the line plans
