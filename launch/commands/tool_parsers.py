@@ -16,8 +16,8 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M | --after STAGE] [--kind K] [--verifier V]
-[--columns A=B,...] [--text] [--print]
+launch new NAME --data FILE [--model M | --after S] [--kind K] [--verifier V]
+[--columns A=B] [--text] [--print]
 
 examples:
   launch new mine --data my_chats.jsonl

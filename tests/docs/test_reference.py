@@ -376,11 +376,11 @@ def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
             and statement.lineno <= line
             and node.id in map(ast.unparse, statement.targets)
         ]
-        return (
-            template(max(before, key=lambda each: each.lineno).value, function, line)
-            if before
-            else ""
-        )
+        if not before:
+            return ""
+        last = max(before, key=lambda each: each.lineno)
+        # what the value names was assigned above it
+        return template(last.value, function, last.lineno - 1)
     if isinstance(node, ast.Constant | ast.JoinedStr):
         return placeholder(node)
     return template_of_choice(node, function, line)

@@ -26,8 +26,14 @@ _OF_SOME_RUNS = {
     "sample_tokens",
     "sample_ended",
     "sample_seconds",
+    "reward",
+    "reward_std",
+    "frac_reward_zero_std",
 }
-_OF_AN_EVALUATION = {"eval_loss", "eval_...", "eval_runtime"}
+_OF_AN_EVALUATION = {
+    *("eval_loss", "eval_...", "eval_runtime"),
+    *("eval_loss/NAME", "eval_.../NAME"),
+}
 
 
 def first_column(page: str) -> list[str]:

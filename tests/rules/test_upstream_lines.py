@@ -19,7 +19,7 @@ LINES = sorted({line for rule in table() for line in rule.upstream.items()})
 
 def folder_of(package: str) -> Path | None:
     """Return the folder that contains a package: open-instruct's checkout, or site-packages."""
-    if package == "open_instruct":
+    if package in ("open_instruct", "scripts"):
         return checkout()
     spec = importlib.util.find_spec(package)
     return Path(str(spec.origin)).parents[1] if spec and spec.origin else None
