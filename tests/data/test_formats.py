@@ -354,19 +354,19 @@ REFUSED = (
         "a weight",
         messages(QUESTION, {**ANSWER, "weight": 0}),
         "data_marks",
-        ("0", "2"),
+        ("0", "2", "data.train_on=all"),
     ),
     Refused(
         "a weight of 0.0",
         messages(QUESTION, {**ANSWER, "weight": 0.0}),
         "data_marks",
-        ("0.0", "2"),
+        ("0.0", "2", "data.train_on=all"),
     ),
     Refused(
         "not to train",
         messages(QUESTION, {**ANSWER, "train": False}),
         "data_marks",
-        ("2",),
+        ("2", "data.train_on=all"),
     ),
     Refused(
         "function_call without a name",
@@ -539,7 +539,7 @@ FILES = (
         [{"text": "once", "scores": [{"score": 1}]}],
         "data_columns",
         (1,),
-        ("data.columns.prompt=text", "data.columns.completion=scores"),
+        ("data.format=text",),
     ),
     Files(
         "two kinds of rows",

@@ -444,7 +444,7 @@ REWARDS = (
         "failed on 1.60% of the",
     ),
     Case("verifier fails once", verifier, answers("verifier_failures", 0.016, *[0.0] * 60), None),
-    Case("all rewards are 0", variance, course(*[STUCK] * 10), 10, "mean is 0 at step 10"),
+    Case("all rewards are 0", variance, course(*[STUCK] * 10), 10, "mean reward is 0 at step 10"),
     Case("all rewards are 1", variance, course(*[{**STUCK, "reward": 1.0}] * 30), None),
     Case("nearly all rewards are 0", variance, ALMOST, None),
     Case("rewards collapse", collapse, answers("reward", *[0.8] * 10, *[0.0] * 10), 16, "was 0.8"),
