@@ -33,12 +33,8 @@ def status(argv: list[str]) -> int:
 _QUERY_INTERVAL = 15.0  # seconds between two queries to Slurm, which has other users
 _QUERY_INTERVAL_AT_END = 3.0  # the same once the run has ended
 _POLL_INTERVAL = 1.0  # seconds
-_UPCOMING = (
-    "pending",
-    "held",
-    "requeued",
-    "starting",
-)  # states of a job whose run is about to begin
+# States of a job whose run is about to begin.
+_UPCOMING = ("pending", "held", "requeued", "starting")
 
 
 def logs(argv: list[str]) -> int:
@@ -178,6 +174,8 @@ def _describe_end(folder: Path, jobs: _RunJobs) -> str:
     if jobs.status().state in ("running", "suspended", *_UPCOMING):
         if job is not None and job.is_held:
             return f"it does not continue by itself: {job}; scontrol release {job.job_id}"
+        if job is not None and job.state == "SUSPENDED":
+            return f"it continues after scontrol resume {job.job_id}: {job}"
         return f"it will continue: {job}"
     outcome = read_outcome(folder)
     if outcome is None:

@@ -34,7 +34,8 @@ class EndedJob:
             state += f" by user {self.by}"
         if self.state == "FAILED":
             state += f" with exit code {self.exit_code}"
-        return f"job {self.job_id}, {state}"
+        reason = "" if self.reason in ("", "None") else f" ({self.reason})"
+        return f"job {self.job_id}, {state}{reason}"
 
     def as_json(self) -> dict[str, Any]:
         return {

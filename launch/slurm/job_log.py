@@ -30,13 +30,11 @@ class JobLog:
         except OSError:
             return JobLog(path, 0)
 
-    def find_ended_task(self) -> tuple[str, str] | None:
-        """Return host and end of the first task that ended by itself, as srun reports it."""
-        for line in read_tail(self.path, self.begin).splitlines():
-            match = _TASK_END.match(line.strip())
-            if match:
-                return match["host"], match["end"]
-        return None
+    def find_ended_tasks(self) -> list[tuple[str, str]]:
+        """Return host and end of the tasks that ended by themselves, as srun reports them."""
+        lines = read_tail(self.path, self.begin).splitlines()
+        matches = [_TASK_END.match(line.strip()) for line in lines]
+        return [(match["host"], match["end"]) for match in matches if match]
 
 
 def last_message(log: Path, begin: int = 0) -> str | None:

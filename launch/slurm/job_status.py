@@ -140,7 +140,7 @@ def _with_accounting(
     if job is not None:
         cause = status.cause
         if job.state != "COMPLETED" and cause is None:
-            cause = f"{job} {job.reason}".removesuffix(" None").rstrip()
+            cause = str(job)
         return replace(status, ended=job, cause=cause)
     if status.cause is not None:
         return status

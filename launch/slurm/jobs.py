@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pwd
 import re
 import shlex
 import time
@@ -137,13 +138,21 @@ class JobFolder:
         return read_json_object(self.path / _SEEN)
 
     def other_users(self) -> set[str]:
-        """Return who else submitted jobs of this run."""
+        """Return who else submitted jobs of this run; Slurm refuses names that nobody has."""
         users = {str(line.get("user") or "") for line in self.read_submissions()}
-        return {user for user in users if re.fullmatch(r"[\w.-]+", user)} - {this_process().user}
+        return {user for user in users - {this_process().user} if _is_user(user)}
 
     def read_submissions(self) -> list[dict[str, str]]:
         """Return the lines of jobs.jsonl, without one that was cut short."""
         return read_json_lines(self.path / "jobs.jsonl")
+
+
+def _is_user(name: str) -> bool:
+    """Return whether this machine knows a user of that name."""
+    try:
+        return bool(pwd.getpwnam(name))
+    except (KeyError, ValueError):
+        return False
 
 
 def _format_now() -> str:

@@ -30,7 +30,7 @@ PRINTED = """12|FAILED|7:0|1763740900|None
         ("15_1", "job 15_1, cancelled by user 0"),
         ("15_3", "job 15_3, cancelled by user 0"),
         # a task that alone was cancelled while it waited has no record
-        ("15_2", "job 15_2, cancelled"),
+        ("15_2", "job 15_2, cancelled (before it started)"),
         ("16", "job 16, timeout"),
         ("17", None),
         ("17_1", None),

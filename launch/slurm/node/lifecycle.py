@@ -97,10 +97,9 @@ def record_killed(composed: Composed, allocation: Allocation, code: int) -> int:
     ):
         return code
     log = JobLog(JobFolder.of(runs, composed.stage, name).log(allocation.job_id), 0)
-    ended = log.find_ended_task()
     cause = "the launchers of the job were killed"
-    if ended is not None:
-        cause = f"the launcher on node {ended[0]} ended: {ended[1]}"
+    for host, end in log.find_ended_tasks()[-1:]:  # earlier ones may be of an earlier start
+        cause = f"the launcher on node {host} ended: {end}"
     outcome = Outcome(EXIT_FAILED, 0.0, 0, None, cause=cause)
     folder.finish(add_earlier_steps(outcome, folder.metrics))
     notify(cause)

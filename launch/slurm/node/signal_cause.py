@@ -35,10 +35,10 @@ def find_signal_cause(allocation: Allocation, log: JobLog, absent: list[str]) ->
     if cause is not None:
         return SignalCause(cause)
     if len(allocation.hosts) > 1 and log.path.exists():
-        wait_until(lambda: log.find_ended_task() is not None, _SHOWN_AFTER)
-    ended = log.find_ended_task()
-    if ended is not None and ended[0] != allocation.host:
-        return SignalCause(_describe_task(*ended, log, absent), ended[0])
+        wait_until(lambda: bool(log.find_ended_tasks()), _SHOWN_AFTER)
+    for host, end in log.find_ended_tasks()[:1]:  # the others were ended because of it
+        if host != allocation.host:
+            return SignalCause(_describe_task(host, end, log, absent), host)
     if absent:
         text = f"node {_list_hosts(absent)} ended before it reported: see the job's log"
         return SignalCause(text, absent[0])
