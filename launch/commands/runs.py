@@ -167,16 +167,21 @@ def _find_rank_log(folder: Path, rank: int) -> Path:
     return logs[str(rank)]
 
 
+def _describe_live_job(job: QueuedJob | None) -> str:
+    """Return whether a job goes on by itself, and else what it takes."""
+    if job is not None and job.is_held:
+        return f"it does not continue by itself: {job}; scontrol release {job.job_id}"
+    if job is not None and job.state == "SUSPENDED":
+        return f"it continues after scontrol resume {job.job_id}: {job}"
+    return f"it will continue: {job}"
+
+
 def _describe_end(folder: Path, jobs: _RunJobs) -> str:
     if is_running(folder):
         return f"running; to follow it: {command_for('logs', folder, '--follow')}"
     job = jobs.status().job
     if jobs.status().state in ("running", "suspended", *_UPCOMING):
-        if job is not None and job.is_held:
-            return f"it does not continue by itself: {job}; scontrol release {job.job_id}"
-        if job is not None and job.state == "SUSPENDED":
-            return f"it continues after scontrol resume {job.job_id}: {job}"
-        return f"it will continue: {job}"
+        return _describe_live_job(job)
     outcome = read_outcome(folder)
     if outcome is None:
         reported = f"; Slurm reports {job}" if job else ""

@@ -10,7 +10,6 @@ from pathlib import Path
 _TASK_END = re.compile(r"srun: error: (?P<host>[^:]+): tasks? [^:]+: (?P<end>.+)")
 _TAIL = 1 << 14  # bytes at the end of a log that are searched for its last message
 _PROBLEM = re.compile(r"launch: .*\[\w+\]")  # as `__main__` prints it
-_TASK_LINE = re.compile(r"srun: error: [^:]+: tasks? ")  # how the task of a node ended
 # A line of Slurm's own, except the one that reports a missing program (execve).
 _SLURM_LINE = re.compile(r"(srun|slurmstepd(-\S+)?|slurmd\[.*\]): (?!.*\bexecve\(\))")
 
@@ -47,7 +46,7 @@ def last_message(log: Path, begin: int = 0) -> str | None:
     lines = [line.strip() for line in read_tail(log, begin).splitlines() if line.strip()]
     problems = [line for line in lines if _PROBLEM.fullmatch(line)]
     others = [line for line in lines if not _SLURM_LINE.match(line)]
-    tasks = [line for line in lines if _TASK_LINE.match(line)]
+    tasks = [line for line in lines if _TASK_END.match(line)]
     for candidates in (problems, others, tasks[:1]):
         if candidates:
             return candidates[-1]

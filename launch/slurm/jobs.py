@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pwd
 import re
 import shlex
 import time
@@ -150,8 +149,10 @@ class JobFolder:
 def _is_user(name: str) -> bool:
     """Return whether this machine knows a user of that name."""
     try:
+        import pwd
+
         return bool(pwd.getpwnam(name))
-    except (KeyError, ValueError):
+    except (ImportError, KeyError, ValueError):
         return False
 
 
