@@ -216,7 +216,7 @@ def _time_problems(cluster: ClusterConfig) -> Iterator[Finding]:
             continue
         warn_before = 0 if is_overridden else cluster.warn_before
         if warn_before and limit - warn_before < MIN_WORK:
-            yield replace(warning_problem(value, limit, warn_before, key), where=key)
+            yield warning_problem(value, limit, warn_before, key)
 
 
 def warning_problem(value: str, limit: float, warn_before: int, key: str) -> Finding:

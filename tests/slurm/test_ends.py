@@ -1,9 +1,8 @@
-"""Why jobs of a real Slurm ended, in the words of Slurm, and that DONE is their exit code 0."""
+"""Why jobs of a real Slurm ended, in the words of Slurm."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import psutil
 import pytest
 
 from tests.slurm.cluster import Cluster, until
-from tests.slurm.runs import cause, last_logged_step, log
+from tests.slurm.runs import log
 from tests.slurm.stand_ins import SLEEPS, sleepers, stand_in_overrides
 
 pytestmark = pytest.mark.slow
@@ -120,54 +119,3 @@ def test_the_cause_is_what_slurm_knows(slurm: Cluster, home: Path) -> None:
 def read_failed(home: Path, name: str) -> dict[str, Any]:
     failed: dict[str, Any] = json.loads((home / "runs" / "demo" / name / "FAILED").read_text())
     return failed
-
-
-def test_a_run_that_is_done_ends_its_job_so_whatever_the_other_node_does(
-    slurm: Cluster, home: Path
-) -> None:
-    """The second node's launcher hangs, is killed, or is on a machine that dies, near the end."""
-    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    steps = 12
-    ends: dict[str, Callable[[str], object]] = {
-        "hangs": lambda job: None,
-        "killed": lambda job: [process.kill() for process in launchers(slurm, job, "n2")],
-        "dies": lambda job: slurm.kill_node("n2"),
-    }
-    jobs, behind = {}, {}
-    for name in ends:
-        overrides = ["stage=demo", "trainer=trl_sft", "nodes=2", f"recipe.max_steps={steps}"]
-        overrides += ["cluster.heartbeat=8", "cluster.options=['--nodelist=n1,n2']"]
-        [job] = slurm.submit(*overrides, f"name=near-end-{name}", cwd=home)
-        jobs[name] = job
-        behind[name] = slurm.run(
-            "sbatch", "--parsable", f"--dependency=afterok:{job}", "--nodelist=n1", "--wrap=true",
-            "--output=/dev/null",
-        )  # fmt: skip
-    stopped: set[str] = set()
-
-    def stop_launchers() -> bool:
-        """Stop the second node's launcher of each run that has trained for some steps."""
-        for name, job in jobs.items():
-            run = home / "runs" / "demo" / f"near-end-{name}"
-            if name not in stopped and last_logged_step(run) >= 2:
-                for process in launchers(slurm, job, "n2"):
-                    process.send_signal(signal.SIGSTOP)
-                stopped.add(name)
-        return len(stopped) == len(jobs)
-
-    try:
-        until(stop_launchers, 300)
-        for name, bring_about in ends.items():
-            run = home / "runs" / "demo" / f"near-end-{name}"
-            until(lambda run=run: (run / "DONE").is_file() or cause(run), 200)
-            assert cause(run) is None, cause(run)
-            bring_about(jobs[name])
-        slurm.set_down("n2")
-        for name, job in jobs.items():
-            assert slurm.wait(job, 120) == "COMPLETED", (name, log(home, f"near-end-{name}"))
-            assert slurm.wait(behind[name], 60) == "COMPLETED", name
-    finally:
-        for process in [*launchers(slurm, jobs["hangs"], "n2")]:
-            os.kill(process.pid, signal.SIGKILL)
-        if "n2" not in slurm.run("sinfo", "-h", "-N", "-t", "idle,mix", "-o", "%N").split():
-            slurm.start_node("n2")
