@@ -20,7 +20,7 @@ def short_default(slurm: Cluster) -> Iterator[None]:
     """The partition `low` gives a job without a time limit two minutes."""
     slurm.run("scontrol", "update", "PartitionName=low", "DefaultTime=2")
     yield
-    slurm.run("scontrol", "update", "PartitionName=low", "DefaultTime=NONE")
+    slurm.run("scontrol", "update", "PartitionName=low", "DefaultTime=UNLIMITED")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_restarts_are_those_of_the_record(  # noqa: PLR0917
     [
         (["cluster.partition=low"], {}),
         ([], {"SBATCH_TIMELIMIT": "2"}),
-        (["cluster.options=['--time=00:02:30']", "cluster.warn_before=100"], {}),
+        (["cluster.options=['--time=00:02:30']", "cluster.warn_before=180"], {}),  # of 3 minutes
     ],
 )
 @pytest.mark.usefixtures("short_default")
