@@ -17,7 +17,13 @@ from launch.execution.record.run import Run
 from launch.execution.run_facts import RunFact, facts_in
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
 from launch.planning.find_runs import resolve_run
-from launch.slurm.jobs import JobStatus, find_job_folders, list_job_statuses, read_job_status
+from launch.slurm.job_status import (
+    JobStatus,
+    add_accounting,
+    list_job_statuses,
+    read_job_status,
+)
+from launch.slurm.jobs import find_job_folders
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.table import Column, Table
 from launch.terminal import echo, notify, print_json, printable
@@ -70,6 +76,8 @@ def status(*names: str, folder: str | Path = "runs") -> Shown:
     else:
         pipelines = find_pipelines(runs)
         statuses = list_job_statuses(runs, queue)
+    if queue is not None:
+        statuses = add_accounting(statuses, runs)
     table, lines = status_table(statuses)
     lines += [f"pipeline {pipeline.name}: {describe_stages(pipeline)}" for pipeline in pipelines]
     if not statuses:
@@ -149,10 +157,18 @@ def query_queue(runs: Path) -> list[QueuedJob] | None:
     if not (runs / ".jobs").is_dir() or shutil.which("squeue") is None:
         return None
     try:
-        return list_user_jobs()
+        return list_user_jobs(users=_find_other_users(runs))
     except UserError as error:
         notify(f"{error.problems[0]}; continuing without job states")
         return None
+
+
+def _find_other_users(runs: Path) -> set[str]:
+    """Return who else submitted jobs of the runs below a folder."""
+    users: set[str] = set()
+    for folder in find_job_folders(runs).values():
+        users |= folder.other_users()
+    return users
 
 
 def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
@@ -227,10 +243,11 @@ def _describe_state(status: JobStatus) -> str:
         return text
     if run.outcome and run.outcome.exit_code and state == run.state:
         return f"{state} ({run.outcome.exit_code})"
-    if job and job.is_waiting:
+    if job and job.is_waiting and not run.holder:
         return state + job.reason_suffix
-    if job and state in ("ended", "unfinished"):
-        return f"{state} ({job.state.lower()})"
+    known = job or status.ended
+    if known and state in ("ended", "unfinished"):
+        return f"{state} ({known.state.lower()})"
     return state
 
 

@@ -27,7 +27,8 @@ also its id, the reason why it waits, its nodes and what is left of its time lim
 arguments:
 states: running, done, failed, stopped (by the user), unfinished (its launcher ended without
 recording an outcome),
-        unreadable; for a job also pending, starting, requeued, submitted (Slurm was not queried or did not answer),
+        unreadable; for a job also pending, held (until `scontrol release`), starting, suspended, requeued,
+        lost (it runs, its first node's launcher no longer), submitted (Slurm was not queried or did not answer),
         ended (before the run began)""")
     parser.add("names", metavar="RUN", nargs="*", help=f"{_RUN}; default: all runs")
     return _with_runs(parser, json="print a list with one object per run")
@@ -237,4 +238,7 @@ def _boolean(text: str) -> bool:
 
 
 def _path(text: str) -> Path:
+    """Return a path, which may be in quotes, as in the overrides of `run`."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
     return Path(text).expanduser()

@@ -14,13 +14,8 @@ from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
 from launch.planning.find_runs import resolve_run, run_name
-from launch.slurm.jobs import (
-    JobFolder,
-    JobStatus,
-    find_job_folder,
-    find_job_folders,
-    read_job_status,
-)
+from launch.slurm.job_status import JobStatus, add_accounting, read_job_status
+from launch.slurm.jobs import JobFolder, find_job_folder, find_job_folders
 from launch.slurm.queue import QueuedJob
 from launch.terminal import echo, printable
 from launch.worker.wording import count_of
@@ -39,7 +34,8 @@ def status(argv: list[str]) -> int:
 _QUERY_INTERVAL = 15.0  # seconds between two queries to Slurm, which has other users
 _QUERY_INTERVAL_AT_END = 3.0  # the same once the run has ended
 _POLL_INTERVAL = 1.0  # seconds
-_UPCOMING = ("pending", "requeued", "starting")  # states of a job whose run is about to begin
+# States of a job whose run is about to begin.
+_UPCOMING = ("pending", "held", "requeued", "starting")
 
 
 def logs(argv: list[str]) -> int:
@@ -77,7 +73,7 @@ class _RunJobs:
 
     def __init__(self, run: Path, runs: Path) -> None:
         self.run = run
-        self._runs = runs
+        self.runs = runs
         self.folder: JobFolder | None = find_job_folder(run, runs)
         self._queue: list[QueuedJob] | None = None
         self._queried = 0.0  # time.monotonic() of the last query
@@ -87,9 +83,9 @@ class _RunJobs:
         age = time.monotonic() - self._queried
         is_outdated = not self._queried or age > max_age
         if self.folder is not None and is_outdated:
-            self._queue = tables.query_queue(self._runs)
+            self._queue = tables.query_queue(self.runs)
             self._queried = time.monotonic()
-        return read_job_status(self.run, self._runs, self._queue)
+        return read_job_status(self.run, self.runs, self._queue)
 
     def is_active(self) -> bool:
         """Whether there is something to follow: a failed job may still be requeued."""
@@ -147,7 +143,9 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
     name = run_name(jobs.run)
     if status.job_id is None or jobs.folder is None:
         return f"{name} has not started and was not submitted"
-    state = f"is {status.job.state.lower()}" if status.job else "is gone"
+    [known] = add_accounting([status], jobs.runs)
+    job = known.job or known.ended
+    state = f"is {job.state.lower()}" if job else "is gone"
     summary = f"{name} has not started: job {status.job_id} {state}"
     try:
         log = jobs.folder.log(status.job_id).read_text(encoding="utf-8", errors="replace").rstrip()
@@ -170,12 +168,21 @@ def _find_rank_log(folder: Path, rank: int) -> Path:
     return logs[str(rank)]
 
 
+def _describe_live_job(job: QueuedJob | None) -> str:
+    """Return whether a job goes on by itself, and else what it takes."""
+    if job is not None and job.is_held:
+        return f"it does not continue by itself: {job}; scontrol release {job.job_id}"
+    if job is not None and job.state == "SUSPENDED":
+        return f"it continues after scontrol resume {job.job_id}: {job}"
+    return f"it will continue: {job}"
+
+
 def _describe_end(folder: Path, jobs: _RunJobs) -> str:
     if is_running(folder):
         return f"running; to follow it: {command_for('logs', folder, '--follow')}"
     job = jobs.status().job
-    if jobs.status().state in ("running", *_UPCOMING):
-        return f"it will continue: {job}"
+    if jobs.status().state in ("running", "suspended", *_UPCOMING):
+        return _describe_live_job(job)
     outcome = read_outcome(folder)
     if outcome is None:
         reported = f"; Slurm reports {job}" if job else ""

@@ -23,7 +23,8 @@ from launch.slurm.schedule import (
     as_chain,
     drop_duplicates,
 )
-from launch.slurm.submission import describe_submission, report_json, submit_steps
+from launch.slurm.submission import submit_steps
+from launch.slurm.submission_report import describe_submission, report_json
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
 
@@ -158,8 +159,8 @@ def node(line: CommandLine) -> int:
 
     Raises UserError; returns the exit code of this node's Slurm task.
     """
-    from launch.slurm.allocation import check_shared, read_allocation
-    from launch.slurm.node.lifecycle import run_stage, run_task
+    from launch.slurm.allocation import ENDED, check_shared, read_allocation
+    from launch.slurm.node.lifecycle import record_killed, run_stage, run_task
     from launch.slurm.node.task import TIME_LIMIT_NEAR
     from launch.slurm.signals import NodeSignals
     from launch.trials.rollout.engine import width_task
@@ -175,6 +176,12 @@ def node(line: CommandLine) -> int:
     with signals.handled():
         allocation = read_allocation(os.environ)
         check_shared(allocation)
+        ended = os.environ.get(ENDED)
+        if ended is not None:
+            code = int(ended)
+            if "width" in options:  # its rollout finds that it has no outcome
+                return code
+            return compose(line, lambda composed: record_killed(composed, allocation, code))
         if "width" in options:
             task = width_task(stage_line, options["width"], allocation)
             return run_task(task, allocation, signals)

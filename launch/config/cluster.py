@@ -45,7 +45,7 @@ class ClusterConfig:
     gpu_memory: float | None = POSITIVE.of(None)
     # further options of sbatch, for example --licenses=scratch
     options: list[str] = field(default_factory=list)
-    # environment modules that are loaded on each node
+    # environment modules that are loaded after `setup`
     modules: list[str] = field(default_factory=list)
     # lines of bash that run first, on the first node
     setup: list[str] = field(default_factory=list)

@@ -86,8 +86,13 @@ def _begins_with(run: Path, text: str) -> bool:
 
 
 def _planned_at(run: Path) -> float:
-    """Return when a run was planned last, or when its folder was made, in unix seconds."""
-    return first_written(run, ("plan.json", "")) or 0.0
+    """Return when a run was planned last, or when its folder was made, in unix seconds.
+
+    Of one that was only submitted, the job folder is what was made.
+    """
+    submitted = run.parent.parent / ".jobs" / run.parent.name / run.name
+    written = first_written(run, ("plan.json", "")) or first_written(submitted, ("plan.json", ""))
+    return written or 0.0
 
 
 def _list_names(names: Sequence[str]) -> str:

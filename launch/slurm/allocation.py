@@ -12,6 +12,8 @@ from launch.worker.finding import Fix
 
 _FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on a shared file system
 _POLL = 0.2  # seconds
+# The variable that starts a task which only records the end of those before it: their exit code.
+ENDED = "LAUNCH_ENDED"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Allocation:
     mailbox: Path | None = None
     # Unix seconds of this start of the job, the same on all nodes; "" if the script sets none.
     started: str = ""
+    may_requeue: bool = True  # False: it was submitted with --no-requeue
 
     @property
     def host(self) -> str:
@@ -54,6 +57,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
             hosts=hosts,
             mailbox=_find_mailbox(environ),
             started=started if started.isdecimal() else "",
+            may_requeue=environ.get("LAUNCH_REQUEUE") != "0",
         )
     except (KeyError, ValueError) as error:
         message = f"this process is not a task of a Slurm job step ({error})"

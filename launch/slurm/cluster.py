@@ -160,7 +160,7 @@ _SINGLE_WORDS = (
     "interface",
     "tokenize_partition",
 )
-_MIN_WORK = 60.0  # seconds that a job needs at least before Slurm's warning ends it
+MIN_WORK = 60.0  # seconds that a job needs at least before Slurm's warning ends it
 _EXPORT = "export it before you submit: the job inherits your environment"
 # The options of sbatch that launch sets.
 _LAUNCH_OPTIONS = (
@@ -215,16 +215,22 @@ def _time_problems(cluster: ClusterConfig) -> Iterator[Finding]:
             yield Finding.error("bad_time_limit", message, key, cure)
             continue
         warn_before = 0 if is_overridden else cluster.warn_before
-        if warn_before and limit - warn_before < _MIN_WORK:
-            message = (
-                f"cluster.warn_before={warn_before} ends a job of {value} within its first minute"
-            )
-            latest = int(limit - _MIN_WORK)
-            setting = "cluster.warn_before=0"
-            if latest >= SIGNAL_TIME.low:
-                setting = f"cluster.warn_before={latest} or less"
-            cure = f"set {setting}, or a longer {key}"
-            yield Finding.error("warn_before_time", message, key, cure)
+        if warn_before and limit - warn_before < MIN_WORK:
+            yield warning_problem(value, limit, warn_before, key)
+
+
+def warning_problem(value: str, limit: float, warn_before: int, key: str) -> Finding:
+    """Return the problem of a job that Slurm's warning ends within its first minute.
+
+    `value` is its time limit as Slurm writes it, `limit` the same in seconds.
+    """
+    message = f"cluster.warn_before={warn_before} ends a job of {value} within its first minute"
+    latest = int(limit - MIN_WORK)
+    setting = "cluster.warn_before=0"
+    if latest >= SIGNAL_TIME.low:
+        setting = f"cluster.warn_before={latest} or less"
+    cure = f"set {setting}, or a longer {key}"
+    return Finding.error("warn_before_time", message, key, cure)
 
 
 def _memory_problems(cluster: ClusterConfig) -> Iterator[Finding]:
@@ -244,8 +250,12 @@ def _list_problems(cluster: ClusterConfig) -> Iterator[Finding]:
             message = f"{name} is set by launch itself"
             yield Finding.error("bad_cluster_value", message, "options", "remove it")
     for name, value in cluster.env.items():
-        if not _NAME.fullmatch(name) or "\n" in value:
+        if not _NAME.fullmatch(name):
             yield Finding.error("bad_cluster_value", f"{name!r} is not a variable", "env")
+        elif not value.isprintable():
+            message = f"cluster.env.{name} has a line break or another control character"
+            cure = "write it as one line, or export it before you submit"
+            yield Finding.error("bad_cluster_value", message, "env", cure)
 
 
 def _secret_problems(cluster: ClusterConfig) -> Iterator[Finding]:

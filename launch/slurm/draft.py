@@ -118,8 +118,7 @@ def _time_lines(partition: Partition) -> list[str]:
             return [f'time: "24:00:00" # {reason}']
         reason = "this partition has no limit; a job with a time limit is scheduled sooner"
         return [f'# time: "24:00:00" # {reason}']
-    hours = partition.limit / 3600
-    at_most = f"at most {hours:g} hours here"
+    at_most = f"at most {format_duration(partition.limit)} here"
     if partition.limit > _WEEK:
         return [f'time: "7-00:00:00" # {at_most}']
     return [f'time: "{format_duration(partition.limit)}" # {at_most}']

@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import UserError
-from launch.execution.record.run import Run, RunStatus
+from launch.execution.record.lock import this_process
 from launch.files import (
     append_json,
-    first_written,
     read_json_lines,
     read_json_object,
     write_file,
     write_json,
 )
-from launch.planning.find_runs import find_runs, run_name
 from launch.planning.plan import Plan
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
@@ -42,6 +40,7 @@ EVALUATE_SUFFIX = ".evaluate"
 # not set LAUNCH_STARTED.
 _ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.\d+(?:-\d+)?")
 _IDENTITY = "job.json"
+_SEEN = "last_seen.json"
 _IDENTITY_FIELDS = ("job_id", "cluster", "command", "submitted", "restarts")
 
 
@@ -116,15 +115,49 @@ class JobFolder:
 
         `array_script` is the script of the array that the job is a task of.
         """
-        submitted = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = versioned({"job_id": job_id, "submitted": submitted})
+        fields = {"job_id": job_id, "submitted": _format_now(), "user": this_process().user}
+        line = versioned(fields)
         if array_script is not None:
             line["script"] = str(array_script)
         append_json(self.path / "jobs.jsonl", line)
 
+    def note_seen(self, job: QueuedJob) -> None:
+        """Record what Slurm reports of a job, unless that is known already.
+
+        Slurm forgets a job some minutes after its end, and not every cluster keeps accounts.
+        """
+        seen = {"job_id": job.job_id, "state": job.state, "reason": job.reason}
+        before = self.read_seen()
+        if any(before.get(name) != value for name, value in seen.items()):
+            with contextlib.suppress(OSError):  # a run of somebody else's
+                write_json(self.path / _SEEN, versioned({**seen, "seen": _format_now()}))
+
+    def read_seen(self) -> dict[str, Any]:
+        """Return the last record of `note_seen`; empty without one."""
+        return read_json_object(self.path / _SEEN)
+
+    def other_users(self) -> set[str]:
+        """Return who else submitted jobs of this run; Slurm refuses names that nobody has."""
+        users = {str(line.get("user") or "") for line in self.read_submissions()}
+        return {user for user in users - {this_process().user} if _is_user(user)}
+
     def read_submissions(self) -> list[dict[str, str]]:
         """Return the lines of jobs.jsonl, without one that was cut short."""
         return read_json_lines(self.path / "jobs.jsonl")
+
+
+def _is_user(name: str) -> bool:
+    """Return whether this machine knows a user of that name."""
+    try:
+        import pwd
+
+        return bool(pwd.getpwnam(name))
+    except (ImportError, KeyError, ValueError):
+        return False
+
+
+def _format_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def find_job_ids(folder: JobFolder) -> list[str]:
@@ -216,7 +249,7 @@ def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
 
     Raises UserError: no_slurm, slurm_unresponsive.
     """
-    jobs = find_jobs(folder, list_user_jobs(patient=True))
+    jobs = find_jobs(folder, list_user_jobs(patient=True, users=folder.other_users()))
     return [job for job in jobs if job.is_live and job.state != "COMPLETING"]
 
 
@@ -240,39 +273,6 @@ def _id_numbers(job_id: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", job_id)]
 
 
-_CLOCK_SKEW = 5.0  # seconds by which the clocks of two machines may differ
-_TAIL = 1 << 14  # bytes at the end of a log that are searched for its last message
-_PROBLEM = re.compile(r"launch: .*\[\w+\]")  # as `__main__` prints it
-# A line of Slurm's own, except the one that reports a missing program (execve).
-_SLURM_LINE = re.compile(r"(srun|slurmstepd(-\S+)?|slurmd\[.*\]): (?!.*\bexecve\(\))")
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """The status of a run and its job."""
-
-    run: RunStatus
-    # The run's state, or pending, requeued, starting (the job runs, its launcher not yet), ended
-    # (the job ended before the run began) or submitted (Slurm was not queried).
-    state: str
-    since: float  # unix seconds
-    record: Run | None = None  # what `run` is read from; None if it cannot be read
-    job_id: str | None = None  # id of the last recorded job
-    job: QueuedJob | None = None  # None once Slurm has forgotten it
-    cause: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        fields = {
-            **self.run.as_json(),
-            "state": self.state,
-            "since": round(self.since, 3),
-            "job_id": self.job_id,
-        }
-        if self.cause:
-            fields["cause"] = self.cause
-        return {**fields, "job": self.job}
-
-
 def find_job_folders(runs: Path) -> dict[Path, JobFolder]:
     """Find the job folders below `runs`, by run folder, also those that were never submitted."""
     root = runs / ".jobs"
@@ -291,101 +291,3 @@ def find_job_folder(run: Path, runs: Path) -> JobFolder | None:
         return None
     folder = JobFolder(runs / ".jobs" / run.relative_to(runs))
     return folder if folder.path.is_dir() else None
-
-
-def list_job_statuses(runs: Path, queue: Sequence[QueuedJob] | None) -> list[JobStatus]:
-    """List the runs below `runs`, also those that were only submitted.
-
-    `queue` is None without a response from Slurm.
-    """
-    paths = set(find_runs(runs))
-    for run, folder in find_job_folders(runs).items():
-        # A folder without a job was written by a dry run.
-        if find_job_ids(folder) or find_jobs(folder, queue or ()):
-            paths.add(run)
-    return [_read_any_status(path, runs, queue) for path in sorted(paths)]
-
-
-def _read_any_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> JobStatus:
-    """Read a run's status; one that cannot be read is listed as such and hides no other."""
-    try:
-        return read_job_status(run, runs, queue)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        now = time.time()
-        unreadable = RunStatus(path=run, name=run_name(run), state="unreadable", since=now)
-        return JobStatus(unreadable, "unreadable", now, cause=f"its record can't be read: {error}")
-
-
-def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> JobStatus:
-    """Read the status of the run in the folder `run`, whether it has started or not."""
-    record = Run(run)
-    run_status = record.status
-    folder = find_job_folder(run.resolve(), runs)
-    if folder is None:
-        return JobStatus(run_status, run_status.state, run_status.since, record)
-    ids = find_job_ids(folder)
-    jobs = find_jobs(folder, queue or ())
-    job = jobs[-1] if jobs else None
-    job_id = None
-    if job is not None:
-        job_id = job.job_id
-    elif ids:
-        job_id = ids[-1]
-    state = run_status.state
-    if job_id is not None:
-        state = _combined_state(run_status, job, queried=queue is not None)
-    since = run_status.since
-    if run_status.state == "absent":
-        since = first_written(folder.path, ("jobs.jsonl", "job.sbatch", ".")) or time.time()
-    has_completed = job is not None and job.state == "COMPLETED"
-    cause = None
-    if state == "ended" and job_id and not has_completed:
-        cause = last_message(folder.log(job_id)) or _describe_unstarted(job)
-    return JobStatus(run_status, state, since, record, job_id, job, cause)
-
-
-def _describe_unstarted(job: QueuedJob | None) -> str | None:
-    """Return why a job without a log ended; None if Slurm no longer knows it or it had started."""
-    if job is None or job.state != "CANCELLED" or job.used:
-        return None
-    if "Depend" in job.reason:
-        return "cancelled before it started: a job that it waited for failed"
-    return "cancelled before it started"
-
-
-def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str:
-    """Return the state of a run and its job; `queried` is whether Slurm responded."""
-    if run.state == "running":
-        return "running"
-    if job is None or not job.is_live:
-        without_run = "ended" if queried else "submitted"
-        return without_run if run.state == "absent" else run.state
-    if job.is_waiting:
-        return "requeued" if job.is_requeued else "pending"
-    if run.name.endswith((TOKENIZE_SUFFIX, EVALUATE_SUFFIX)):
-        return "running"
-    # An end before this job's start is that of an earlier job.
-    job_started = time.time() - job.used - _CLOCK_SKEW
-    has_ended = run.state in ("done", "failed", "stopped") and run.since > job_started
-    return run.state if has_ended else "starting"
-
-
-def last_message(log: Path) -> str | None:
-    """Return the line of a job's log that explains its end, None if the log is empty or missing.
-
-    That is the last problem that launch reported, else the last line not from Slurm, which reports
-    later that it ended the tasks, else the last line.
-    """
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return None
-    lines = [line.strip() for line in lines if line.strip()]
-    problems = [line for line in lines if _PROBLEM.fullmatch(line)]
-    others = [line for line in lines if not _SLURM_LINE.match(line)]
-    for candidates in (problems, others, lines):
-        if candidates:
-            return candidates[-1]
-    return None

@@ -132,6 +132,7 @@ class Peers:
             self._limit = max(limit, _MISSED * heartbeat_interval(self._nodes))
         self._watched = list(range(1, self._nodes)) if node_rank == 0 else [0]
         self._live = set(self._watched)
+        self._ended: set[int] = set()  # nodes whose launchers ended without a report
         self._observations: dict[int, _Observation] = {}
 
         self._heartbeat = Heartbeat("alive")  # what this node reports
@@ -237,6 +238,10 @@ class Peers:
         if self._heartbeat.state == "alive":
             self._report(state="done" if failure is None else "failed", failure=failure)
 
+    def note_ended(self, rank: int) -> None:
+        """Note that a node's launcher has ended, so that nobody waits for its report."""
+        self._ended.add(rank)
+
     def absent(self) -> list[int]:
         """Return the watched nodes whose heartbeat was never seen."""
         return [rank for rank in self._watched if rank not in self._heartbeats]
@@ -249,11 +254,10 @@ class Peers:
         """
         if self._terminated_at is None and self._was_terminated():
             self._terminated_at = self._clock()
-        if self._terminated_at is None:
-            return set(self._live)
-        if self._clock() - self._terminated_at < _ABSENT:
-            return set(self._live)
-        return self._live.difference(self.absent())
+        pending = self._live - self._ended
+        if self._terminated_at is None or self._clock() - self._terminated_at < _ABSENT:
+            return pending
+        return pending.difference(self.absent())
 
     def finish(self) -> None:
         """Write the last heartbeat, after `settle`.

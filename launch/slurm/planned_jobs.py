@@ -161,6 +161,17 @@ def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
     )
 
 
+def warning_time(job: PlannedJob) -> int | None:
+    """Return how many seconds before its time limit Slurm warns a job; 0: never.
+
+    None is returned if the user's own option or variable of sbatch sets the signal.
+    """
+    options = job.script.cluster.options
+    if any(option.startswith("--signal") for option in options) or "SBATCH_SIGNAL" in os.environ:
+        return None
+    return job.script.cluster.warn_before
+
+
 def node_overrides(overrides: Sequence[str]) -> list[str]:
     """Return the overrides for `launch node`, without those that only shape the batch script."""
 

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +27,11 @@ _FIELDS = (
     "EndTime",
     "SubmitTime",
     "Cluster",
+    "UserName",
     "Command",
 )
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT")
 _STARTED = (
     "RUNNING",
     "CONFIGURING",
@@ -57,10 +59,17 @@ class QueuedJob:
     command: str  # the path of its script
     submitted: str = ""  # unix seconds; a requeue renews it
     cluster: str = ""
+    user: str = ""
 
     @property
     def is_waiting(self) -> bool:
         return self.state in _WAITING
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for something that does not happen by itself, as for a release."""
+        is_held = self.reason.startswith("JobHeld") or self.state in _HELD
+        return self.is_waiting and (is_held or bool(_PERMANENT.fullmatch(self.reason)))
 
     @property
     def holds_nodes(self) -> bool:
@@ -76,6 +85,8 @@ class QueuedJob:
 
     def __str__(self) -> str:
         state = "requeued" if self.is_requeued else self.state.lower()
+        if self.is_held:
+            state = "held"
         hosts = f" on {self.hosts}" if self.holds_nodes and self.hosts else ""
         return f"job {self.job_id}, {state}{self.reason_suffix}{hosts}"
 
@@ -96,13 +107,16 @@ class QueuedJob:
         }
 
 
-def list_user_jobs(patient: bool = False) -> list[QueuedJob]:
+def list_user_jobs(patient: bool = False, users: Collection[str] = ()) -> list[QueuedJob]:
     """List this user's jobs that Slurm still knows, one entry per task of an array.
 
-    `patient` retries while Slurm is busy. Raises UserError: no_slurm, slurm_unresponsive.
+    `users` are others whose jobs are listed as well. `patient` retries while Slurm is busy.
+
+    Raises UserError: no_slurm, slurm_unresponsive.
     """
     fields = ",".join(f"{name}:|" for name in _FIELDS)
-    argv = ["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"]
+    whose = f"--user={','.join([str(os.getuid()), *sorted(users)])}" if users else "--me"
+    argv = ["squeue", whose, "--array", "--states=all", "--noheader", f"--Format={fields}"]
     # Times are in unix seconds, whatever format the user has set.
     environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     query = query_slurm if patient else partial(run_once, timeout=SHORT_TIMEOUT)
@@ -138,6 +152,7 @@ def _parse_jobs(squeue_output: str) -> Iterator[QueuedJob]:
             command=fields["Command"],
             submitted=fields["SubmitTime"],
             cluster=fields["Cluster"],
+            user=fields["UserName"],
         )
 
 
@@ -178,11 +193,17 @@ class JobRecord:
     features: str  # required of the nodes (--constraint)
     reason: str = ""  # why it waits
     time_limit: str = ""  # in Slurm's notation; UNLIMITED
+    preempted_at: str = ""  # when its preemption began; None or "" if it is not preempted
 
     @property
     def is_considered(self) -> bool:
         """Whether the scheduler has started it, or gives a reason why it waits."""
         return self.state != "PENDING" or bool(self.reason)
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether it was preempted, or is in the grace period before that."""
+        return self.state == "PREEMPTED" or self.preempted_at[:1].isdigit()
 
     @property
     def can_never_start(self) -> bool:
@@ -206,6 +227,7 @@ def parse_job_record(output: str) -> JobRecord:
         features=fields["Features"],
         reason=fields["Reason"].removeprefix("None"),
         time_limit=fields["TimeLimit"],
+        preempted_at=fields["PreemptTime"],
     )
 
 

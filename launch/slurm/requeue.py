@@ -1,7 +1,7 @@
-"""Requeues or cancels this job, once an attempt, and without a node that was lost.
+"""Requeues or ends this job, once an attempt, and without a node that was lost.
 
 The batch script does it, which has Slurm's commands even if the tasks run in a container. Only if
-its node, the first one, was lost does another node's task do it itself.
+its node, the first one, was lost does another node's task run the same function, in requeue.bash.
 
 Slurm (22.05) accepts an exclusion of nodes only for waiting jobs, so the job is requeued first. It
 cannot start in between: it is completing until every node of it has ended or counts as down. If no
@@ -11,20 +11,24 @@ held for good (BadConstraints); so `sbatch --test-only` checks that first.
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from launch.errors import UserError
+from launch.external import run_command
 from launch.files import read_json_object, write_file, write_json
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import JobRecord, parse_job_record
+from launch.slurm.script import REQUEUE
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned
 
 _DECISION = "requeue.json"
+_TIMEOUT = 120.0  # seconds for the few commands of a requeue, while the controller is busy
 
 
 def claim_decision(attempt: Path) -> bool:
@@ -75,52 +79,51 @@ def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool =
 
 
 def instruct_batch_script(
-    mailbox: Path, action: Literal["requeue", "retry", "cancel"], lost_host: str | None = None
+    mailbox: Path, action: Literal["requeue", "retry"], lost_host: str | None = None
 ) -> None:
-    """Have the batch script requeue the job, without the host `lost_host`, or cancel it.
+    """Have the batch script requeue the job, without the host `lost_host`.
 
     If no other node fits, `requeue` waits for that host to come back, and `retry` lets the job end.
     """
+    _write_mailbox(mailbox, f"{action} {lost_host or ''}")
+
+
+def end_batch_script(mailbox: Path, exit_code: int, patience: int) -> None:
+    """Have the batch script end with an exit code, at most `patience` seconds before srun does."""
+    _write_mailbox(mailbox, f"exit {exit_code} {patience}")
+
+
+def _write_mailbox(mailbox: Path, line: str) -> None:
     # Writing would create the folder, on a disk that the batch script does not see.
     if not mailbox.parent.is_dir():
         raise FileNotFoundError(mailbox.parent)
-    write_file(mailbox, f"{action} {lost_host or ''}\n")
+    write_file(mailbox, f"{line}\n")
 
 
 def requeue(
     allocation: Allocation, script: Path, lost_host: str | None = None
 ) -> tuple[bool, list[str]]:
-    """Requeue the job, without the host `lost_host`.
+    """Requeue the job from here, whose batch script was lost with its node, without `lost_host`.
 
     Returns whether Slurm accepted, and the messages about it. `script` is the job's batch script,
     with its #SBATCH options. From then on Slurm ends the processes of this job, this one too.
     """
     # Slurm sends SIGTERM to every process of the step, including the commands that follow.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    job = f"job {allocation.job_id}"
+    environ = {
+        "job": allocation.job_id,
+        "script": str(script),
+        "SLURM_RESTART_COUNT": str(allocation.restarts),
+        "SLURM_JOB_NUM_NODES": str(len(allocation.hosts)),
+    }
+    function = REQUEUE.read_text(encoding="utf-8")
+    argv = ["bash", "-pc", f'{function}requeue "$@"', "requeue", "requeue", lost_host or ""]
     try:
-        record = _read_record(allocation)
-        if record is None or not is_this_attempt(record, allocation):
-            message = "has ended or was restarted elsewhere, so this attempt does not requeue it"
-            return False, [f"{job} {message}"]
-        if not record.may_requeue:
-            return False, [f"{job} was submitted with --no-requeue"]
-        obstacle = None
-        if lost_host:
-            obstacle = _exclusion_obstacle(allocation, record, script, lost_host)
-        result = query_slurm(["scontrol", "requeue", allocation.job_id])
-        if result.status:
-            return False, [f"Slurm does not requeue {job}: {result.message}"]
-        messages = []
-        if obstacle:
-            messages.append(
-                f"{obstacle}, so {lost_host} is not excluded: the job waits until that node is back"
-            )
-        elif lost_host:
-            messages.append(_exclude(allocation, record, lost_host))
-        return True, messages
-    except UserError as error:
-        return False, [f"{job} cannot be requeued: {error.problems[0].message}"]
+        done = run_command(argv, timeout=_TIMEOUT, env={**os.environ, **environ}, own_session=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, [f"job {allocation.job_id} cannot be requeued: {error}"]
+    lines = (done.stdout if done.returncode == 0 else done.stdout + done.stderr).splitlines()
+    return done.returncode == 0, [line.removeprefix("launch: ") for line in lines]
 
 
 def cancel_job(allocation: Allocation) -> None:
@@ -146,37 +149,3 @@ def is_this_attempt(record: JobRecord, allocation: Allocation) -> bool:
 def _read_record(allocation: Allocation) -> JobRecord | None:
     result = query_slurm(["scontrol", "--oneliner", "show", "job", allocation.job_id])
     return None if result.status else parse_job_record(result.output)
-
-
-def _exclusion_obstacle(
-    allocation: Allocation, record: JobRecord, script: Path, lost_host: str
-) -> str | None:
-    """Return why the job cannot run without a node, None if it can."""
-    if record.requested_nodes:
-        return "the job requests its nodes by name"
-    options = [
-        f"--exclude={_excluded_hosts(record, lost_host)}",
-        f"--nodes={len(allocation.hosts)}",
-        f"--partition={record.partition}",
-    ]
-    if record.features:
-        options.append(f"--constraint={record.features}")
-    result = query_slurm(["sbatch", "--test-only", *options, str(script)])
-    return f"no other nodes fit the job ({result.message})" if result.status else None
-
-
-def _exclude(allocation: Allocation, record: JobRecord, lost_host: str) -> str:
-    """Keep the requeued job off a node; return the message about it."""
-    excluded = f"ExcNodeList={_excluded_hosts(record, lost_host)}"
-    result = query_slurm(["scontrol", "update", f"JobId={allocation.job_id}", excluded])
-    if result.status:
-        return f"{lost_host} could not be excluded: {result.message}"
-    return (
-        f"it starts without {lost_host}, once Slurm itself counts that node as down (SlurmdTimeout)"
-    )
-
-
-def _excluded_hosts(record: JobRecord, lost_host: str) -> str:
-    if not record.excluded_nodes:
-        return lost_host
-    return f"{record.excluded_nodes},{lost_host}"

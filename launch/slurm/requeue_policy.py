@@ -22,6 +22,7 @@ _POLL = 0.5  # seconds
 GPU_FAULT = "gpu_fault"
 NETWORK_FAULT = "nccl_remote"
 _RESTARTED = "restarted"
+_NO_REQUEUE = "it was submitted with --no-requeue"
 # Beginnings of the cause of ranks that were ended because of another node.
 _SECONDARY_CAUSES = ("interrupted by ", "node ")
 
@@ -42,14 +43,18 @@ def requeue_obstacle(
     lost: LostNode | None,
     before: Checkpoint | None,
     now: Checkpoint | None,
+    may_requeue: bool = True,
 ) -> str | None:
     """Return why a job that ran out of time, or `lost` a node, is not requeued; None if it is.
 
-    `requeues` is how often launch has requeued it. `before` and `now` are the last checkpoints at
+    `requeues` is how often launch has requeued it, `may_requeue` whether Slurm allows it. `before`
+    and `now` are the last checkpoints at
     the attempt's start and end: without a newer one the time limit would end every attempt at the
     same step.
     """
     limit = plan.config.cluster.requeues
+    if not may_requeue:
+        return _NO_REQUEUE
     if requeues >= limit:
         return f"it was requeued {requeues} times, and cluster.requeues={limit}"
     if not plan.config.trainer.resumable:
@@ -78,9 +83,11 @@ def _checkpoint_obstacle(
     return None
 
 
-def retry_obstacle(plan: Plan, retries: int) -> str | None:
+def retry_obstacle(plan: Plan, retries: int, *, may_requeue: bool = True) -> str | None:
     """Return why a job that a fault of the hardware ended is not started again; None if it is."""
     cluster = plan.config.cluster
+    if not may_requeue:
+        return _NO_REQUEUE
     if not cluster.requeues:
         return "cluster.requeues=0"
     if retries >= cluster.retries:

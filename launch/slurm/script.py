@@ -16,6 +16,7 @@ from launch.planning.parallel import Width
 from launch.redact import process_redactor
 
 _TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
+REQUEUE = Path(__file__).with_name("requeue.bash")  # also run by a node whose batch script is lost
 _ARRAY_TEMPLATE = Path(__file__).with_name("array.sbatch.j2")
 _GPU_OPTIONS = {
     GpuSpelling.gres: "--gres=gpu:",
@@ -89,18 +90,25 @@ def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
 def render_sbatch(script: BatchScript) -> str:
     """Render a job's script, which ends in a newline. Raises UserError: secret_in_job."""
     command = [*_container_command(script), script.python, "-m", "launch", script.verb]
-    setup = _setup_lines(script)
+    cluster = script.cluster
+    modules = [f"module load {shlex.quote(name)}" for name in cluster.modules]
+    exports = _export_lines(script)
+    literals = [*cluster.setup, *modules, *exports, *script.overrides, script.cwd, *command]
     return _render(
         _TEMPLATE,
-        has_literals=_has_shell_signs([*setup, *script.overrides, script.cwd, *command]),
+        has_literals=_has_shell_signs(literals),
         title=script.title,
         options=_options(script),
-        setup=setup,
+        setup=cluster.setup,
+        modules=modules,
+        exports=exports,
+        requeue=REQUEUE.read_text(encoding="utf-8"),
         cwd=shlex.quote(script.cwd),
         folder=shlex.quote(script.folder),
         srun=_srun_options(script),
         command=shlex.join(command),
         overrides=[shlex.quote(override) for override in script.overrides],
+        records_end=script.verb == "node",
     )
 
 
@@ -142,9 +150,8 @@ def _quote_option(text: str) -> str:
     return f'{name}{equals}"{value}"'
 
 
-def _setup_lines(script: BatchScript) -> list[str]:
-    lines = [f"module load {shlex.quote(name)}" for name in script.cluster.modules]
-    lines += script.cluster.setup
+def _export_lines(script: BatchScript) -> list[str]:
+    lines = []
     prefixes = [""]
     if script.cluster.container == Container.apptainer:
         # Without the prefix the variables of the image take precedence.

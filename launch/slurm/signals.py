@@ -21,7 +21,13 @@ from launch.errors import EXIT_INTERRUPTED
 SIGTERM_CAUSE = "interrupted by SIGTERM"
 # The cause of an outcome whose ranks this process ended itself.
 SIGINT_CAUSE = "interrupted by SIGINT"
-_END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_EXTERNAL_SIGNALS = {signal.SIGTERM, signal.SIGUSR1}
+
+
+def is_interruption(cause: str | None) -> bool:
+    """Return whether the cause of an outcome is a signal, and so not yet known."""
+    return cause is not None and cause.startswith("interrupted by ")
 
 
 class NodeSignals:
@@ -40,7 +46,7 @@ class NodeSignals:
         self._started = False  # the ranks were started, or SystemExit was raised instead
         self._over = False  # the ranks have ended
         self._end_requested = False
-        self._terminated = False  # SIGTERM has arrived
+        self._terminated = False  # SIGTERM or SIGUSR1 has arrived
         self._wakeup_fd = -1
 
     @contextlib.contextmanager
@@ -74,9 +80,12 @@ class NodeSignals:
 
     @property
     def terminated(self) -> bool:
-        """Whether SIGTERM has arrived; ranks that it reached first look as if they had failed."""
+        """Whether a signal has arrived that only others send.
+
+        Ranks that it reached first look as if they had failed.
+        """
         with contextlib.suppress(BlockingIOError):
-            self._terminated |= signal.SIGTERM in os.read(self._wakeup_fd, 4096)
+            self._terminated |= not _EXTERNAL_SIGNALS.isdisjoint(os.read(self._wakeup_fd, 4096))
         return self._terminated
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Checks, writes and submits the batch scripts of a command, all or none, and reports the jobs."""
+"""Checks, writes and submits the batch scripts of a command, all or none."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from launch.check.machine.disk import checkpoint_interval
 from launch.check.machine.rules import RULES, inspect, stopping_problems, warnings
 from launch.check.machine.trainer import interpreter_has_packages
 from launch.errors import UserError, refusal
-from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
+from launch.execution.record.lock import (
+    Holder,
+    file_lock,
+    find_holder,
+    lock_path,
+    this_process,
+)
 from launch.execution.record.run import command_for
-from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs
+from launch.slurm.cluster import MIN_WORK, warning_problem
+from launch.slurm.jobs import find_job_ids, find_live_jobs
 from launch.slurm.partitions import limit_problems
-from launch.slurm.planned_jobs import PlannedJob
-from launch.slurm.queue import JobRecord, QueuedJob
+from launch.slurm.planned_jobs import PlannedJob, warning_time
+from launch.slurm.queue import QueuedJob, parse_job_record
 from launch.slurm.schedule import SubmissionStep
-from launch.slurm.slurm_cli import SlurmResult, query_slurm, report_retry, run_once
+from launch.slurm.slurm_cli import (
+    SlurmResult,
+    parse_duration,
+    query_slurm,
+    report_retry,
+    run_once,
+    try_command,
+)
 from launch.terminal import notify
 from launch.worker.finding import Finding, Fix
-from launch.worker.json_codec import versioned
 
 _PAUSES = (2.0, 5.0)  # seconds before sbatch is retried
 # What `sbatch --test-only` prints for a job that sbatch accepts, when nodes that it needs are
@@ -36,7 +46,14 @@ _SETTLE = 3.0  # seconds until a job shows up whose sbatch got no response
 # variables describe an enclosing job.
 _CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 # The variables that launch's batch scripts export.
-_JOB_VARIABLES = ("LAUNCH_PLAN", "LAUNCH_HOSTS", "LAUNCH_STARTED", "LAUNCH_MAILBOX", "LAUNCH_TASK")
+_JOB_VARIABLES = (
+    "LAUNCH_PLAN",
+    "LAUNCH_HOSTS",
+    "LAUNCH_STARTED",
+    "LAUNCH_MAILBOX",
+    "LAUNCH_REQUEUE",
+    "LAUNCH_TASK",
+)
 
 
 def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]:
@@ -44,10 +61,10 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
     `dry_run`.
 
     The job folders are locked meanwhile, so that no file that a job still reads is written, and
-    nothing is submitted twice.
+    nothing is submitted twice. What Slurm then shows of the jobs may still end them.
 
     Raises UserError if a step cannot be submitted, and then none is: already_submitted,
-    run_is_locked, not_writable, and those of the checks, `check_script` and `submit_all`.
+    run_is_locked, not_writable, warn_before_time, and those of the checks, `check_script` and `submit_all`.
     """
     jobs = [job for step in steps for job in step.jobs]
     if not dry_run:
@@ -69,8 +86,32 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
             return []
         for step in steps:
             allowed = all("sbatch_refused" in job.plan.config.allow for job in step.jobs)
-            check_script(step.folder, allowed=allowed)
-        return submit_all(steps)
+            check_script(step, allowed=allowed)
+        ids = submit_all(steps)
+        problems = _time_problems(steps, ids)
+        if problems:
+            _cancel(ids)
+            raise UserError(problems)
+        return ids
+
+
+def _time_problems(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> list[Finding]:
+    """Find jobs that Slurm's warning would end as soon as they start, whatever set their limit.
+
+    The partition's default, a variable of sbatch or one of its options is only known to Slurm.
+    """
+    problems = []
+    for step, job_id in zip(steps, ids, strict=True):
+        job = step.jobs[0]
+        warn_before = warning_time(job)
+        output = try_command(["scontrol", "--oneliner", "show", "job", step.job_ids(job_id)[0]])
+        if not warn_before or not output:
+            continue
+        limit = parse_job_record(output.splitlines()[0]).time_limit
+        seconds = parse_duration(limit)
+        if seconds is not None and seconds - warn_before < MIN_WORK:
+            problems.append(warning_problem(limit, seconds, warn_before, "cluster.time"))
+    return problems
 
 
 def _preflight(job: PlannedJob) -> list[Finding]:
@@ -110,13 +151,13 @@ def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if is_inherited(name)}
 
 
-def check_script(folder: JobFolder, *, allowed: bool) -> None:
-    """Check with `sbatch --test-only` that Slurm accepts the script.
+def check_script(step: SubmissionStep, *, allowed: bool) -> None:
+    """Check with `sbatch --test-only` that Slurm accepts a step's script.
 
     A refusal that is `allowed`, or that drained or down nodes may explain, is only a warning.
     Raises UserError: sbatch_refused, no_slurm, slurm_unresponsive.
     """
-    argv = ["sbatch", "--test-only", str(folder.script)]
+    argv = ["sbatch", "--test-only", str(step.folder.script)]
     result = query_slurm(argv, environ=job_environment(os.environ))
     if result.status and _NO_NODES_NOW in result.message:
         notify(
@@ -129,7 +170,7 @@ def check_script(folder: JobFolder, *, allowed: bool) -> None:
             "[sbatch_refused]"
         )
     elif result.status:
-        raise UserError(_refused(result, folder.script))
+        raise UserError(_refused(result, step))
 
 
 def submit_all(steps: Sequence[SubmissionStep], settle: float = _SETTLE) -> list[str]:
@@ -189,10 +230,12 @@ def refuse_live_jobs(planned: Iterable[PlannedJob], *, dry_run: bool) -> None:
                     raise
                 slurm_responds = False
         if jobs:
-            live_jobs = "; ".join(str(job) for job in jobs)
+            live_jobs = "; ".join(f"{job}{_whose(job)}" for job in jobs)
             reads = ", and its job reads the files that a dry run writes" if dry_run else ""
             message = f"this run is already submitted{reads}: {live_jobs}"
             cure = f"wait for it, or `{command_for('stop', run)}` first"
+            if all(map(_whose, jobs)):
+                cure = "wait for it, or set another name="
             raise refusal("already_submitted", message, None, cure)
         job_ids = find_job_ids(folder)
         if not slurm_responds and job_ids:
@@ -207,7 +250,12 @@ def refuse_live_jobs(planned: Iterable[PlannedJob], *, dry_run: bool) -> None:
             raise refusal("run_is_locked", message, None, cure)
 
 
-def _sbatch(step: SubmissionStep, after: Sequence[str]) -> list[str]:
+def _whose(job: QueuedJob) -> str:
+    """Return " of USER" for the job of another user."""
+    return f" of {job.user}" if job.user not in ("", this_process().user) else ""
+
+
+def sbatch_command(step: SubmissionStep, after: Sequence[str]) -> list[str]:
     """Return the command that submits a step behind the jobs `after`."""
     dependencies = []
     if after:
@@ -227,11 +275,11 @@ def _sbatch(step: SubmissionStep, after: Sequence[str]) -> list[str]:
 def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
     """Submit a step behind the jobs `after`; return its job id. A passing failure is retried."""
     for pause in (*_PAUSES, None):
-        result = run_once(_sbatch(step, after), environ=job_environment(os.environ))
+        result = run_once(sbatch_command(step, after), environ=job_environment(os.environ))
         if result.status == 0:
             return result.output.strip().split(";")[0]
         if not result.is_transient:
-            raise UserError(_refused(result, step.folder.script))
+            raise UserError(_refused(result, step))
         report_retry("sbatch", result)
         # Slurm may have accepted the script in spite of the error, and no job is submitted twice.
         time.sleep(settle)
@@ -259,11 +307,11 @@ def _record(step: SubmissionStep, job_id: str) -> None:
             job.folder.log(task).symlink_to(step.folder.log(task).absolute())
 
 
-def _refused(result: SlurmResult, script: Path) -> Finding:
-    cure = "change it with cluster.KEY=VALUE; `launch plan stage=demo --cfg job` prints the keys"
-    return Finding.error(
-        "sbatch_refused", f"Slurm refuses the job: {result.message}", str(script), cure
-    )
+def _refused(result: SlurmResult, step: SubmissionStep) -> Finding:
+    keys = f"$ launch plan stage={step.jobs[0].plan.stage} --cfg job"
+    cure = Fix.of("change it with cluster.KEY=VALUE; {0} prints the keys", keys)
+    where = str(step.folder.script)
+    return Finding.error("sbatch_refused", f"Slurm refuses the job: {result.message}", where, cure)
 
 
 def _cancel(ids: Sequence[str]) -> None:
@@ -275,111 +323,3 @@ def _cancel(ids: Sequence[str]) -> None:
     jobs = f"job {names}, which was" if len(ids) == 1 else f"jobs {names}, which were"
     outcome = "cancelled" if cancelled else "could not cancel"
     notify(f"{outcome} {jobs} already submitted")
-
-
-def report_json(
-    steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
-) -> list[dict[str, Any]]:
-    """One object per run; `ids` has the id of each step, or is empty if nothing was submitted."""
-    objects = []
-    for step, job, job_id, after, record in _jobs(steps, ids, records):
-        fields = {
-            "run": job.name,
-            "job_id": job_id,
-            "script": str(step.folder.script),
-            "log": str(job.folder.log(job_id)) if job_id else None,
-            "after": after,
-            "limits": _limits_json(job, record),
-        }
-        objects.append(versioned(fields))
-    return objects
-
-
-def _limits_json(job: PlannedJob, record: JobRecord | None) -> dict[str, Any]:
-    return {
-        "time": record.time_limit if record else None,
-        "nodes": job.script.width.nodes,
-        "requeues": job.script.cluster.requeues,
-        "checkpoint_steps": checkpoint_interval(job.plan),
-        "reason": (record.reason or None) if record else None,
-        "can_never_start": record.can_never_start if record else None,
-    }
-
-
-def describe_submission(
-    steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
-) -> Iterator[str]:
-    """Yield the lines that `submit` prints.
-
-    Each is about a job, or about an sbatch command if nothing was submitted.
-    """
-    if not ids:
-        for step in steps:
-            names = ", ".join(job.name for job in step.jobs)
-            after = [f"<job of {steps[earlier].jobs[0].name}>" for earlier in step.after]
-            yield f"{names}: {' '.join(_sbatch(step, after))}"
-        return
-    for _, job, job_id, after, record in _jobs(steps, ids, records):
-        dependencies = f", after job {', '.join(after)}" if after else ""
-        yield f"{job.name}: job {job_id}{dependencies}"
-        if record is not None and record.can_never_start:
-            yield (
-                f"  it can never start: Slurm's reason is {record.reason}. "
-                "Stop it and submit it with other limits"
-            )
-        if record is not None and job.trains:
-            yield f"  limits:    {_describe_limits(job, record)}"
-            yield f"  at worst:  {describe_worst_loss(job)}"
-        yield f"  follow it: {command_for('logs', job.run, '--follow')}"
-        yield f"  stop it:   {command_for('stop', job.run)}"
-
-
-def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
-    count = job.script.width.nodes
-    nodes = "1 node" if count == 1 else f"{count} nodes"
-    time = "no time limit" if record.time_limit == "UNLIMITED" else record.time_limit
-    limit = job.script.cluster.requeues
-    requeues = f"requeued at most {limit} times" if limit else "never requeued"
-    return f"{time} on {nodes} of partition {record.partition}, {requeues}"
-
-
-def describe_worst_loss(job: PlannedJob) -> str:
-    """Return what the loss of a node, or the time limit, costs at most."""
-    plan = job.plan
-    if not plan.config.trainer.resumable:
-        return (
-            f"all of the run is lost with a node or at the time limit: {plan.trainer} cannot resume"
-        )
-    interval = checkpoint_interval(plan)
-    max_steps = plan.config.recipe.max_steps
-    why_no_checkpoint = ""
-    if not interval:
-        why_no_checkpoint = "it writes no checkpoints"
-    elif max_steps is not None and max_steps <= interval:
-        why_no_checkpoint = f"its {max_steps} steps end before the first checkpoint"
-    if why_no_checkpoint:
-        return (
-            f"all of the run is repeated after the loss of a node: {why_no_checkpoint}; "
-            "set recipe.checkpoint_steps"
-        )
-    return (
-        f"{interval} steps are repeated after the loss of a node or the time limit "
-        f"(a checkpoint every {interval})"
-    )
-
-
-def _jobs(
-    steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
-) -> Iterator[tuple[SubmissionStep, PlannedJob, str | None, list[str], JobRecord | None]]:
-    """Yield each job with its step, its id, the ids of the jobs it waits for, and its record.
-
-    The tasks of an array all have the record of the first task.
-    """
-    for index, step in enumerate(steps):
-        after: list[str] = []
-        job_ids: Sequence[str | None] = [None] * len(step.jobs)
-        if ids:
-            after = [ids[earlier] for earlier in step.after]
-            job_ids = step.job_ids(ids[index])
-        for job, job_id in zip(step.jobs, job_ids, strict=True):
-            yield step, job, job_id, after, records.get(job_ids[0] or "")

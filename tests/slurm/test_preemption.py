@@ -36,7 +36,7 @@ def test_a_preempted_job_is_requeued(slurm: Cluster, home: Path) -> None:
         until(lambda: slurm.state(urgent) == "RUNNING", 40)
         assert f"job {job} is preempted" in log(home, "low") and slurm.state(job) == "PENDING"
         failed = json.loads((home / "runs" / "demo" / "low" / "FAILED").read_text())
-        assert failed["cause"] == "interrupted by SIGTERM"
+        assert failed["cause"] == f"job {job} was preempted"
         until(lambda: len(sleepers(slurm)) == 1, 120)  # it started again
         assert "restart 1 of job" in log(home, "low")
     finally:

@@ -17,6 +17,7 @@ from launch.execution.record import lock
 from launch.execution.record.checkpoints import Checkpoint
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
+from launch.slurm.job_log import JobLog
 from launch.slurm.jobs import JobFolder
 from launch.slurm.node.recovery import choose_end_delay
 from launch.slurm.node.task import NodeContext, NodeTask
@@ -280,7 +281,8 @@ def test_the_lock_of_a_machine_that_died_is_waited_for(
 def first_node(run_plan: Plan, attempt: Path) -> NodeContext:
     task = NodeTask(run_plan, lambda ranks, display: 0)
     peers = Peers(attempt, 0, ALLOCATION.hosts, 20.0, lambda lost: None)
-    return NodeContext(task, ALLOCATION, attempt, peers, NodeSignals(lambda: None))
+    log = JobLog(attempt.parent / "job-7.log", 0)
+    return NodeContext(task, ALLOCATION, attempt, peers, NodeSignals(lambda: None), log)
 
 
 def test_the_warning_ends_only_a_run_that_gains_by_it(

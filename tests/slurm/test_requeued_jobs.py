@@ -49,7 +49,7 @@ def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -
     nodes = slurm.hosts(job)
     slurm.run("scontrol", "requeue", job)
     seconds_until_free(slurm, "scontrol requeue", time.monotonic(), *nodes)
-    assert cause(run) == "interrupted by SIGTERM" and not sleepers(slurm)
+    assert cause(run) == f"job {job} was requeued (scontrol requeue)" and not sleepers(slurm)
 
     both_sleep(slurm, home, job, 1)
     nodes = slurm.hosts(job)

@@ -12,20 +12,22 @@ from pathlib import Path
 import pytest
 
 from launch.api.tables import status_table
+from launch.commands.run_parsers import build_status_parser
 from launch.commands.runs import logs, status
 from launch.commands.stop import stop
 from launch.errors import UserError
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
+from launch.planning.find_runs import resolve_run
 from launch.slurm.allocation import read_allocation
+from launch.slurm.job_status import list_job_statuses, read_job_status
 from launch.slurm.jobs import (
     JobFolder,
     find_job_folder,
+    find_job_folders,
     find_job_ids,
     find_jobs,
-    list_job_statuses,
-    read_job_status,
     write_job_identity,
 )
 from launch.slurm.queue import QueuedJob, list_user_jobs
@@ -115,7 +117,8 @@ def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> 
 
 def line_of(job: QueuedJob) -> str:
     """What squeue prints of a job that runs."""
-    return f"{job.job_id}|RUNNING|None|1:00|1:00|{job.restarts}|1|n1|N/A|{job.submitted}|{job.cluster}|{job.command}|"
+    last = f"{job.submitted}|{job.cluster}|me|{job.command}|"
+    return f"{job.job_id}|RUNNING|None|1:00|1:00|{job.restarts}|1|n1|N/A|{last}"
 
 
 def test_a_job_whose_script_lies_elsewhere_is_known_once_it_has_begun_and_not_by_its_id_alone(
@@ -279,7 +282,7 @@ MISSING_PROGRAM = (
         ),
         ("launch: made the demo's data\nKeyError: 'x'\n\n" + SLURM_ENDS_IT, "KeyError: 'x'"),
         (MISSING_PROGRAM + SLURM_ENDS_IT, MISSING_PROGRAM.strip()),
-        (SLURM_ENDS_IT, SLURM_ENDS_IT.splitlines()[-1]),
+        (SLURM_ENDS_IT, SLURM_ENDS_IT.splitlines()[0]),
         ("\n", None),
     ],
 )
@@ -287,6 +290,31 @@ def test_the_cause_of_a_job_that_never_began(runs: Path, log: str, cause: str | 
     JobFolder.of(runs, "sft", "waits").log("12").write_text(log, encoding="utf-8")
     [ended] = queue(runs, replace(RUNNING, state="FAILED"))
     assert read_job_status(runs / "sft" / "waits", runs, [ended]).cause == cause
+
+
+def test_runs_that_wait_are_dated_by_their_submission(runs: Path) -> None:
+    with pytest.raises(UserError, match="ambiguous_run") as refused:
+        resolve_run("sft", runs, list(find_job_folders(runs)))
+    [problem] = refused.value.problems
+    assert time.strftime("%Y-", time.localtime()) in str(problem), problem
+    assert "1970" not in str(problem) and "1969" not in str(problem), problem
+
+
+def test_the_folder_of_runs_may_be_in_quotes(tmp_path: Path) -> None:
+    for argument in ('runs="/a b"', "runs='/a b'", "runs=/a b"):
+        assert build_status_parser().parse([argument]).runs == Path("/a b")
+
+
+def test_a_lost_launcher_is_not_one_that_starts(runs: Path) -> None:
+    folder = JobFolder.of(runs, "sft", "waits")
+    heartbeat = folder.attempt("12", 0, "1") / "node-0.json"
+    heartbeat.parent.mkdir()
+    assert state(runs, RUNNING) == "starting"
+    heartbeat.write_text("{}", encoding="utf-8")
+    assert state(runs, RUNNING) == "starting"
+    long_ago = time.time() - 3600
+    os.utime(heartbeat, (long_ago, long_ago))
+    assert state(runs, RUNNING) == "lost"
 
 
 def test_a_folder_elsewhere_has_no_job(runs: Path, tmp_path: Path) -> None:
@@ -309,8 +337,8 @@ def test_slurm_is_asked_once_for_all(
 ) -> None:
     JobFolder.of(runs, "sft", "rendered").record_submission("13_1", Path("/a | b"))
     own = JobFolder.of(runs, "sft", "waits").script.absolute()
-    lines = f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|{own}|\\n"
-    lines += "13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|1763740800|lab|/a | b|"
+    lines = f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|me|{own}|\\n"
+    lines += "13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|1763740800|lab|me|/a | b|"
     calls = squeue(tmp_path, monkeypatch, f"printf '{lines}'")
     assert status(["--json"]) == 0
     second, first = json.loads(capsys.readouterr().out)
@@ -386,7 +414,7 @@ def test_a_completing_job_without_an_end_comes_again(
     squeue(
         tmp_path,
         monkeypatch,
-        f"{format}; echo '12|COMPLETING|None|0:00|0:10|0|2|n[1-2]|{end}|1|lab|x|'",
+        f"{format}; echo '12|COMPLETING|None|0:00|0:10|0|2|n[1-2]|{end}|1|lab|me|x|'",
     )
     assert [(job.state, job.is_requeued) for job in list_user_jobs()] == [
         (lives, lives == "REQUEUED")
@@ -436,7 +464,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     monkeypatch.setenv("QUEUE", str(listed))
     own = JobFolder.of(runs, "sft", "waits").script.absolute()
     listed.write_text(
-        f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|{own}|\n", encoding="utf-8"
+        f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|me|{own}|\n", encoding="utf-8"
     )
     assert logs(["waits"]) == 0
     assert capfd.readouterr().out.startswith(

@@ -33,7 +33,8 @@ from launch.slurm.schedule import (
     as_chain,
 )
 from launch.slurm.script import render_sbatch
-from launch.slurm.submission import describe_submission, job_environment, report_json
+from launch.slurm.submission import job_environment
+from launch.slurm.submission_report import describe_submission, report_json
 from tests.conftest import Launch, composed, fixed_machine, planned
 from tests.execution.record.records import append, event
 from tests.execution.test_caches import data_set

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -34,3 +35,5 @@ def test_a_node_with_a_folder_of_its_own_refuses(slurm: Cluster, home: Path) -> 
     printed = log(home, "not-shared")
     assert "[not_shared]" in printed and "requeued" not in printed, printed
     assert names(printed, "n1") and names(printed, "n2"), printed
+    cause = json.loads((runs / "demo" / "not-shared" / "FAILED").read_text())["cause"]
+    assert cause.startswith("the launcher on node n2 ended: ") and "[not_shared]" in cause, cause

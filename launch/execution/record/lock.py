@@ -283,6 +283,15 @@ def _read(path: Path) -> tuple[Holder, float] | None:
     return holder, age
 
 
+def age_of(path: Path) -> float | None:
+    """Return the seconds since a file was written, by its file system's clock; None without it."""
+    try:
+        written = path.stat().st_mtime
+    except OSError:
+        return None
+    return max(0.0, _file_system_time(path.parent) - written)
+
+
 def _file_system_time(folder: Path) -> float:
     """Return the unix time of the folder's file system, whose clock need not agree with this
     host's.

@@ -334,7 +334,7 @@ def _raise_file_limit() -> None:
 
 def main() -> None:
     global _WAKE  # noqa: PLW0603  one wake-up pipe per process, as for its signal handlers
-    for name in ("SIGINT", "SIGHUP"):
+    for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
         # not SIG_IGN, which the trainer would inherit
         signal.signal(getattr(signal, name), lambda *_: None)
     reaper = Reaper(*_read_order())

@@ -49,11 +49,12 @@ _FOLDER_MISSES = 3  # in a row, after which it counts as removed
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that end a run: SIGINT, SIGTERM and, if it is not ignored (nohup),
-    SIGHUP.
+    """Return the signals that end a run: SIGINT, SIGTERM, SIGUSR1 (which ends a process that does
+    not handle it) and, if it is not ignored (nohup), SIGHUP.
     """
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return (signal.SIGINT, signal.SIGTERM, *([] if is_ignored else [signal.SIGHUP]))
+    return signals if is_ignored else (*signals, signal.SIGHUP)
 
 
 @dataclass(frozen=True)

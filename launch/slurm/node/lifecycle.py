@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from launch.check.machine.parser import parser_accepts
 from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.compose import Composed
 from launch.config.schema import Device
-from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError, refusal
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, UserError, refusal
 from launch.execution.display import display_for
 from launch.execution.engine import build_cache
 from launch.execution.record.attempts import add_earlier_steps
@@ -25,6 +26,7 @@ from launch.planning.folders import runs_folder
 from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
+from launch.slurm.job_log import JobLog
 from launch.slurm.jobs import JobFolder, write_job_identity
 from launch.slurm.node.gpu_check import check_gpus
 from launch.slurm.node.ranks import is_listening, read_start_record, run_first_node, run_other_node
@@ -38,10 +40,14 @@ from launch.slurm.node.task import (
     stage_task,
 )
 from launch.slurm.peers import LostNode, NodeFailure, Peers
+from launch.slurm.requeue import end_batch_script
 from launch.slurm.requeue_policy import RestartMark, last_checkpoint
-from launch.slurm.signals import SIGINT_CAUSE, NodeSignals
+from launch.slurm.signals import SIGINT_CAUSE, NodeSignals, is_interruption
 from launch.terminal import notify
 
+# Seconds for the other nodes to end once the first one has: longer than they need to find a node
+# silent, and to record that.
+_PATIENCE = 60
 _SIGNAL_SPREAD = 5.0  # seconds within which Slurm's signal reaches every node of a job
 
 
@@ -75,6 +81,31 @@ def run_task(task: NodeTask, allocation: Allocation, signals: NodeSignals) -> in
     return _run(lambda peers: task, folder, heartbeat, allocation, signals)
 
 
+def record_killed(composed: Composed, allocation: Allocation, code: int) -> int:
+    """Record how a run ended whose launchers were killed; `code` is the exit code of their step.
+
+    Slurm kills them without a warning after a signal to the batch script's srun (`scancel --full`),
+    and the system does when memory runs out.
+    """
+    runs = runs_folder(composed.config, Path.cwd())
+    name = composed.config.name or ""
+    folder = RunFolder(runs / composed.stage / name)
+    if (
+        not name
+        or folder_status(folder.path) != "unfinished"
+        or find_holder(lock_path(folder.path))
+    ):
+        return code
+    log = JobLog(JobFolder.of(runs, composed.stage, name).log(allocation.job_id), 0)
+    cause = "the launchers of the job were killed"
+    for host, end in log.find_ended_tasks()[-1:]:  # earlier ones may be of an earlier start
+        cause = f"the launcher on node {host} ended: {end}"
+    outcome = Outcome(EXIT_FAILED, 0.0, 0, None, cause=cause)
+    folder.finish(add_earlier_steps(outcome, folder.metrics))
+    notify(cause)
+    return code
+
+
 def _run(
     plan_task: Callable[[Peers], NodeTask],
     folder: JobFolder,
@@ -87,6 +118,7 @@ def _run(
     `heartbeat` is the number of seconds of silence after which another node counts as lost.
     """
     attempt = folder.attempt(allocation.job_id, allocation.restarts, allocation.started)
+    log = JobLog.from_now(folder.log(allocation.job_id))
     peers = _watch_peers(attempt, heartbeat, allocation, signals)
     node: NodeContext | None = None
     before: Checkpoint | None = None
@@ -99,21 +131,34 @@ def _run(
         task = plan_task(peers)
         peers.report_progress("planned")
         _check_task(task.plan, allocation, signals)
-        node = NodeContext(task, allocation, attempt, peers, signals)
+        node = NodeContext(task, allocation, attempt, peers, signals, log)
         _check_gpus(node.plan)
         before = last_checkpoint(node.plan) if node.is_first else None
         signals.choose_delay = partial(choose_end_delay, node, before)
         code = _run_ranks(node)
+        if code == EXIT_DONE:  # from here on nothing that other nodes do changes it
+            _end_job(allocation, code, _PATIENCE)
         failure = _failure_of(node, code)
     except UserError as error:
         failure = NodeFailure(str(error.problems[0]), error.problems[0].id)
         raise
     finally:
         peers.settle(failure)
-        if node is not None:
-            recover(node, code, failure, before)
+        goes_on = node is not None and recover(node, code, failure, before)
         peers.finish()
+        if code != EXIT_DONE and not goes_on:
+            _end_job(allocation, code, _PATIENCE)
     return code
+
+
+def _end_job(allocation: Allocation, code: int, patience: int) -> None:
+    """Have the batch script end as the first node's outcome says, once srun has ended.
+
+    The exit code of srun is the highest of all tasks, and it waits for the task of a dead node.
+    """
+    if allocation.node_rank == 0 and allocation.mailbox is not None:
+        with contextlib.suppress(OSError):
+            end_batch_script(allocation.mailbox, code, patience)
 
 
 def _watch_peers(
@@ -123,7 +168,7 @@ def _watch_peers(
 
     def on_lost(lost: LostNode) -> None:
         # Slurm signals all nodes at once: this one is likely next.
-        if lost.failure.cause.startswith("interrupted by "):
+        if is_interruption(lost.failure.cause):
             signals.end(after=_SIGNAL_SPREAD)
             return
         # Hundreds of nodes would bury the line; if node 0 is lost, one of them decides.

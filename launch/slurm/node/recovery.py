@@ -9,7 +9,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Literal
 
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
 from launch.execution.record.attempts import add_earlier_steps
 from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.folder import RunFolder
@@ -22,6 +22,7 @@ from launch.slurm.requeue import (
     cancel_job,
     claim_decision,
     count_requeues,
+    end_batch_script,
     instruct_batch_script,
     requeue,
     write_decision,
@@ -66,7 +67,10 @@ def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | No
         return until_limit
     requeues = count_requeues(JobFolder(node.attempt.parent), node.allocation)
     now = last_checkpoint(plan)
-    obstacle = requeue_obstacle(plan, requeues, lost=None, before=before, now=now)
+    may_requeue = node.allocation.may_requeue
+    obstacle = requeue_obstacle(
+        plan, requeues, lost=None, before=before, now=now, may_requeue=may_requeue
+    )
     if obstacle:
         notify(
             f"the run continues until {_TEAR_DOWN:.0f} s before the limit; "
@@ -78,25 +82,30 @@ def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | No
 
 def recover(
     node: NodeContext, code: int, failure: NodeFailure | None, before: Checkpoint | None
-) -> None:
-    """Requeue the job where another start helps.
+) -> bool:
+    """Requeue the job where another start helps; return whether the batch script was instructed.
 
     `failure` is why this node's part ended, `before` the last checkpoint when this attempt began.
     A job that lost a node is ended in any case: srun would wait for that node's task as long as
-    Slurm does.
+    Slurm does. A run that is done is not started again, whatever the other nodes do.
     """
+    if folder_status(node.plan.folder) == "done" and (code == EXIT_DONE or not node.is_first):
+        if code == EXIT_DONE and node.peers.lost and node.mailbox and node.is_first:
+            end_batch_script(node.mailbox, code, 0)  # a lost node is not waited for
+        return False
     reason = _find_reason(node, code, failure)
     if reason is None or not claim_decision(node.attempt):
-        return
+        return False
     is_requeued = code != EXIT_DONE and _decide(node, reason, before)
     if reason.lost and reason.lost.node_rank == 0:
         _record_for_first_node(node)
     if reason.lost and not is_requeued:
         if node.mailbox:
-            instruct_batch_script(node.mailbox, "cancel")
-            return
+            end_batch_script(node.mailbox, code or EXIT_FAILED, 0)
+            return True
         with contextlib.suppress(UserError):  # a container may lack Slurm's commands
             cancel_job(node.allocation)
+    return is_requeued
 
 
 def _find_reason(node: NodeContext, code: int, failure: NodeFailure | None) -> _Reason | None:
@@ -137,10 +146,17 @@ def _decide(node: NodeContext, reason: _Reason, before: Checkpoint | None) -> bo
     count = count_requeues(folder, allocation, retries=reason.is_retry)
     if reason.is_retry:
         limit = node.plan.config.cluster.retries
-        obstacle = retry_obstacle(node.plan, count)
+        obstacle = retry_obstacle(node.plan, count, may_requeue=allocation.may_requeue)
     else:
         limit = node.plan.config.cluster.requeues
-        obstacle = requeue_obstacle(node.plan, count, lost=reason.lost, before=before, now=now)
+        obstacle = requeue_obstacle(
+            node.plan,
+            count,
+            lost=reason.lost,
+            before=before,
+            now=now,
+            may_requeue=allocation.may_requeue,
+        )
     is_requeued = False
     messages: list[str] = []
     if obstacle is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,13 @@ from launch.planning.build import plan_on_this_machine
 from launch.planning.plan import Plan
 from launch.planning.read_files import LoadedFiles
 from launch.slurm.allocation import Allocation
+from launch.slurm.job_log import JobLog
 from launch.slurm.jobs import JobFolder
+from launch.slurm.node.signal_cause import find_signal_cause
 from launch.slurm.peers import LostNode, NodeFailure, Peers
 from launch.slurm.requeue import read_decision
 from launch.slurm.requeue_policy import RestartMark, plan_restart
-from launch.slurm.signals import SIGINT_CAUSE, SIGTERM_CAUSE, NodeSignals
+from launch.slurm.signals import SIGTERM_CAUSE, NodeSignals, is_interruption
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
     return NodeTask(plan, lead)
 
 
+_KILLED = ("killed by SIGTERM", "killed by SIGUSR1")
 TIME_LIMIT_NEAR = "the time limit is near"  # the cause of an outcome, and the line in the job's log
 
 
@@ -87,6 +90,7 @@ class NodeContext:
     attempt: Path  # the folder of this start of the job, which all nodes share
     peers: Peers
     signals: NodeSignals
+    log: JobLog
 
     @property
     def plan(self) -> Plan:
@@ -135,19 +139,19 @@ def await_job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
         return replace(done, cause=None, cause_id=None, cure=None)
     signals = node.signals
     has_failed = outcome.exit_code == EXIT_FAILED
-    if signals.terminated and (has_failed or outcome.cause == SIGINT_CAUSE):
-        # The signal reached the ranks first.
+    was_signalled = signals.terminated and (has_failed or is_interruption(outcome.cause))
+    if was_signalled:
+        if (outcome.cause or "").endswith(_KILLED):  # the signal reached the ranks first
+            outcome = replace(outcome, cause=None)
         outcome = _with_cause(outcome, EXIT_INTERRUPTED, SIGTERM_CAUSE)
+        if node.is_first and not signals.time_limit_near:
+            outcome = _explain_signal(node, outcome)
     node.peers.settle(report_failure(outcome))
-    if node.is_first and outcome.cause == SIGTERM_CAUSE and not signals.time_limit_near:
-        absent = node.peers.absent()
-        if absent:
-            # Slurm ends the other nodes when the task of one node ends by itself.
-            started = f"before node {_list_hosts(node, absent)} started"
-            return replace(outcome, cause=f"{SIGTERM_CAUSE} {started}: see the job's log")
+    if was_signalled and not node.is_first:
+        outcome = _take_cause_of_first_node(node, outcome)
     lost = node.peers.lost
     if lost is not None:
-        was_ended = outcome.cause == SIGINT_CAUSE and not signals.time_limit_near
+        was_ended = is_interruption(outcome.cause) and not signals.time_limit_near
         if lost.is_silent or was_ended:
             cause = describe_lost(node.allocation, lost)
             return _with_cause(outcome, EXIT_FAILED, cause, lost.failure)
@@ -156,17 +160,32 @@ def await_job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
     return replace(outcome, detail=(*outcome.detail, *_describe_other_failures(node)))
 
 
-def _list_hosts(node: NodeContext, ranks: Sequence[int]) -> str:
-    """Return the hosts of at most three nodes, and how many more there are."""
-    names = ", ".join(node.allocation.hosts[rank] for rank in ranks[:3])
-    if len(ranks) > 3:
-        names += f" and {len(ranks) - 3} more"
-    return names
+def _explain_signal(node: NodeContext, outcome: Outcome) -> Outcome:
+    """Replace a signal as the cause by what Slurm, or the job's log, reports of it."""
+    reported = node.peers.lost
+    if reported is not None and not is_interruption(reported.failure.cause):
+        return outcome  # a node that failed, or fell silent, is the cause
+    hosts = node.allocation.hosts
+    absent = [hosts[rank] for rank in node.peers.absent()]
+    cause = find_signal_cause(node.allocation, node.log, absent)
+    if cause.host is None:
+        return replace(outcome, cause=cause.text)
+    if cause.host in hosts:
+        node.peers.note_ended(hosts.index(cause.host))
+    return replace(outcome, exit_code=EXIT_FAILED, cause=cause.text)
+
+
+def _take_cause_of_first_node(node: NodeContext, outcome: Outcome) -> Outcome:
+    """Replace a signal as the cause by that of the first node, which alone queries Slurm."""
+    first = node.peers.failures().get(0)
+    if first is None or is_interruption(first.cause):
+        return outcome
+    return replace(outcome, cause=first.cause)
 
 
 def _describe_other_failures(node: NodeContext) -> list[str]:
     """Describe the failures of other nodes that are not a consequence of this node's failure."""
-    secondary_causes = (f"node {node.allocation.host} ", SIGINT_CAUSE)
+    secondary_causes = (f"node {node.allocation.host} ", "interrupted by ")
     texts = []
     for rank, failure in node.peers.failures().items():
         if not failure.cause.startswith(secondary_causes):
@@ -188,7 +207,7 @@ def _with_cause(
     The previous cause becomes a detail, unless it is only a signal.
     """
     detail = outcome.detail
-    if outcome.cause and outcome.cause not in (SIGINT_CAUSE, SIGTERM_CAUSE):
+    if outcome.cause and not is_interruption(outcome.cause):
         detail = (outcome.cause, *detail)
     return replace(
         outcome,

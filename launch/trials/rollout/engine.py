@@ -32,7 +32,8 @@ from launch.slurm.planned_jobs import (
 )
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
 from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
-from launch.slurm.submission import describe_submission, refuse_live_jobs, submit_steps
+from launch.slurm.submission import refuse_live_jobs, submit_steps
+from launch.slurm.submission_report import describe_submission
 from launch.table import Table
 from launch.trials.measurement import archive_earlier_try
 from launch.trials.record import State, archive_other_format, read_earlier

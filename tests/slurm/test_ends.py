@@ -1,0 +1,121 @@
+"""Why jobs of a real Slurm ended, in the words of Slurm."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.slurm.cluster import Cluster, until
+from tests.slurm.runs import log
+from tests.slurm.stand_ins import SLEEPS, sleepers, stand_in_overrides
+
+pytestmark = pytest.mark.slow
+
+
+def launchers(slurm: Cluster, job: str, node: str) -> list[psutil.Process]:
+    """The processes of launch on a node of a job: the supervisor and its reaper."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            environ = process.environ()
+            words = process.info["cmdline"] or []
+            if environ.get("SLURM_JOB_ID") != job or environ.get("SLURMD_NODENAME") != node:
+                continue
+            if environ.get("SLURM_CONF") == slurm.environ["SLURM_CONF"] and "launch" in words[:4]:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class End:
+    """A way in which a job ends, and what is to be read of it."""
+
+    name: str
+    bring_about: Callable[[Cluster, str], object]
+    cause: str  # the beginning of the cause; {} is the job
+    state: str  # Slurm's
+    exit_code: int
+    overrides: tuple[str, ...] = ("cluster.options=['--nodelist=n1']",)
+
+
+def kill_second_launcher(slurm: Cluster, job: str) -> None:
+    for process in launchers(slurm, job, "n2"):
+        process.send_signal(signal.SIGKILL)
+
+
+ENDS = [
+    End(
+        "cancelled",
+        lambda slurm, job: slurm.run("scancel", job),
+        "job {} was cancelled",
+        "CANCELLED",
+        130,
+    ),
+    End(
+        "signalled",
+        lambda slurm, job: slurm.run("scancel", "--signal=USR1", job),
+        "a signal was sent to job {}",
+        "FAILED",
+        130,
+    ),
+    End(
+        "all-signalled",
+        lambda slurm, job: slurm.run("scancel", "--full", "--signal=TERM", job),
+        "",
+        "FAILED",
+        1,
+    ),
+    End(
+        "launcher-killed",
+        kill_second_launcher,
+        "the launcher on node n2 ended: Killed",
+        "FAILED",
+        1,
+        ("nodes=2", "cluster.options=['--nodelist=n1,n2']"),
+    ),
+    End(
+        "limited",
+        lambda slurm, job: None,
+        "job {} reached its time limit (00:01:00)",
+        "TIMEOUT",
+        130,
+        ("cluster.time='00:01:00'", "cluster.warn_before=0"),
+    ),
+]
+
+
+def test_the_cause_is_what_slurm_knows(slurm: Cluster, home: Path) -> None:
+    jobs = {}
+    for end in ENDS:
+        overrides = stand_in_overrides(home, end.name, SLEEPS, *end.overrides)
+        [jobs[end.name]] = slurm.submit(*overrides, cwd=home)
+    until(lambda: len(sleepers(slurm)) == 2 * (len(ENDS) + 1), 120)
+    for end in ENDS:
+        end.bring_about(slurm, jobs[end.name])
+    for end in ENDS:
+        job = jobs[end.name]
+        assert slurm.wait(job, 120) == end.state, (end.name, log(home, end.name))
+        failed = read_failed(home, end.name)
+        assert failed["cause"].startswith(end.cause.format(job)), (end.name, failed)
+        assert failed["exit_code"] == end.exit_code, (end.name, failed)
+        assert "SIGTERM" not in json.dumps(failed), failed
+    assert not sleepers(slurm)
+    done = slurm.launch("status", "--json", cwd=home)
+    shown = {run["run"]: run for run in json.loads(done.stdout)}
+    for end in ENDS:
+        run = shown[f"demo/{end.name}"]
+        assert run["cause"] == read_failed(home, end.name)["cause"], run
+
+
+def read_failed(home: Path, name: str) -> dict[str, Any]:
+    failed: dict[str, Any] = json.loads((home / "runs" / "demo" / name / "FAILED").read_text())
+    return failed
