@@ -91,7 +91,7 @@ def read_for_draft(
         structure = read_structure(data, MAX_ROWS)
     except UserError as error:
         raise UserError([_with_option(problem) for problem in error.problems]) from error
-    return DraftedData(path, kind, columns, structure, form == DataFormat.text)
+    return DraftedData(path, kind, columns, structure, form == DataFormat.text, verifier)
 
 
 def _rename_columns(row: Mapping[str, object], columns: Mapping[str, str]) -> dict[str, object]:

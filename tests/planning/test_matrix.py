@@ -221,6 +221,7 @@ def test_rows_are_held_out_of_each_stage_or_refused_with_what_works(tmp_path: Pa
     found = {
         pair: first_problem(*pair, "gpus=1", "data.validation=0.2", machine=machine)
         for pair in combinations(group_options("stage"))
+        if first_problem(*pair, "gpus=1", machine=machine) is None
     }
     works = {pair: id for pair, id in found.items() if pair[1] in ("trl_sft", "trl_dpo")}
     assert works and set(works.values()) == {None}

@@ -28,6 +28,21 @@ _DATA = "run `launch preview`, which shows the rows as the trainer sees them"
 
 
 SENTENCES: Mapping[str, Wording] = {
+    "train_on": Wording(
+        "the labels should learn {requested}, and they learn {value}",
+        "nothing shows which answers the labels learn",
+        _DATA,
+    ),
+    "global_tokens": Wording(
+        "a step should have {requested}, and the loader deals {value}",
+        "nothing shows that a step has {requested}",
+        "look for a flag that sets another row length, batch or accumulation",
+    ),
+    "context_parallel": Wording(
+        "{requested} ranks should compute a row together, and in the trainer {value} do",
+        "nothing shows that {requested} ranks compute a row together",
+        "look for another flags.cp_degree, or run `launch check`",
+    ),
     "distributed": Wording(
         "the ranks should work together as {requested}, and accelerate set up {value}",
         "nothing shows that the ranks work together as {requested}",
