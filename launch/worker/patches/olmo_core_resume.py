@@ -88,8 +88,8 @@ POSITION = PatchInfo(
     reason="a resumed dpo.py would begin the epoch of its checkpoint anew and train on rows twice",
     lines={
         "open_instruct/data_loader.py": {
-            (258, 259): "self._epoch = self._epoch + 1 if epoch is None else epoch "
-            "self.batches_processed = 0",
+            258: "self._epoch + 1 if epoch is None else epoch",
+            259: "self.batches_processed = 0",
             (237, 238): 'self._epoch = state_dict["epoch"] - 1 self.reshuffle()',
         },
         "olmo_core/train/trainer.py": {1681: "self.data_loader.reshuffle(self.epoch)"},
@@ -146,9 +146,8 @@ ASYNC_SAVES = PatchInfo(
             1630: "metrics_consistent=self._metrics_consistent",
         },
         "olmo_core/train/utils.py": {
-            (253, 256): "if not metrics_consistent: sorted_metric_names = "
-            "sorted(all_steps_metric_world_sizes[step].keys()) else: sorted_metric_names = "
-            "sorted(step_metrics.keys())"
+            253: "if not metrics_consistent:",
+            256: "sorted(step_metrics.keys())",
         },
     },
     apply=_leave_duration_out,
