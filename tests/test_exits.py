@@ -51,6 +51,7 @@ EXACT = {
     "demo/make_model.py": "a child's answer to its parent",
     "evaluation/suites.py": "tasks of the harness, whose texts are ours",
     "evaluation/evaluate.py": "an empty probe",
+    "execution/template_errors.py": "rows of training data, for the trial of the chat template",
     "host/interpreter.py": "a temporary file: the errors of a worker",
     "execution/detach.py": "a file that echo prints to",
     "execution/preview.py": "rows and the request of the trainer's process",

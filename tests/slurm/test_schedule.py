@@ -232,7 +232,7 @@ def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]
     )
     text = render_sbatch(script)
     shellcheck(text)
-    assert "-m launch eval \\\n    dpo/x \\\n    tasks=tulu3 \\\n    runs=/cwd/runs &" in text
+    assert "-m launch eval \\\n        dpo/x \\\n        tasks=tulu3 \\\n        runs=/cwd/runs\n" in text
     options = [
         line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")
     ]
@@ -335,7 +335,8 @@ def test_the_report_names_the_limits_and_the_worst_loss(
         [planned_job(tmp_path, *SFT, "nodes=2", "name=a", *overrides)], TokenizeFirst.never
     )
     record = parse_job_record(
-        "JobId=7 JobState=PENDING Reason=Priority Partition=gpu TimeLimit=00:30:00 NumNodes=2-2"
+        "JobId=7 JobState=PENDING Reason=Priority Requeue=1 Partition=gpu TimeLimit=00:30:00 "
+        "NumNodes=2-2"
     )
     lines = list(describe_submission(steps, ["7"], {"7": record}))
     assert lines[1] == "  limits:    00:30:00 on 2 nodes of partition gpu, requeued at most 5 times"

@@ -32,6 +32,7 @@ def test_the_ids_of_the_options_are_stable() -> None:
     # they stand in the records of runs
     assert list(OPTIONS) == [
         *(
+            "learns",
             "validation",
             "subset",
             "mixture",
@@ -118,7 +119,8 @@ def test_a_transformers_without_end_is_no_failure(monkeypatch: pytest.MonkeyPatc
         accelerator=SimpleNamespace(print=print),
     )
     args = SimpleNamespace(resume_from_checkpoint=None, output_dir="out", push_to_hub=False)
-    monkeypatch.setattr(trl_entry, "parse", lambda *_: SimpleNamespace(args=args, script=None))
+    script = SimpleNamespace(dataset_streaming=False)
+    monkeypatch.setattr(trl_entry, "parse", lambda *_: SimpleNamespace(args=args, script=script))
     monkeypatch.setattr(trl_entry, "_build", lambda _: trainer)
     trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, SILENT)
     trainer.end = lambda: done.append("ended")
