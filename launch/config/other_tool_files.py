@@ -26,7 +26,13 @@ _TRL_TRAINING = re.compile(
     r"learning_rate|num_train_epochs|max_steps|per_device_train_batch_size|use_peft|packing"
     r"|max_length|max_seq_length|lr_scheduler_type|gradient_accumulation_steps|beta|loss_type"
 )
-_OWN = frozenset((*GROUPS, "recipe", "defaults", "dataset_mixer_list")) - {"stage"}
+# Keys of launch's files, and flags that only open-instruct's trainers have.
+_OWN = frozenset(
+    (
+        *(*GROUPS, "recipe", "defaults", "dataset_mixer_list", "dataset_mixer"),
+        *("with_tracking", "checkpointing_steps", "use_slow_tokenizer", "exp_name"),
+    )
+) - {"stage"}
 
 
 def recognise_tool(names: Collection[str]) -> str | None:

@@ -28,7 +28,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME; anything else is not on th
 
 
 @dataclass(frozen=True)
-class HubConfig:
+class FetchedConfig:
     """What is known of a model's config.json."""
 
     config: Mapping[str, Any] | None
@@ -57,7 +57,7 @@ def find_hub_token(environ: Mapping[str, str]) -> str | None:
 
 def find_hub_config(
     reference: str, revision: str | None, environ: Mapping[str, str], limit: float = _TIME_LIMIT
-) -> HubConfig:
+) -> FetchedConfig:
     """Return the config.json of a hub model: the one that is kept below ~/.cache/launch, else the
     hub's (HF_ENDPOINT).
 
@@ -65,18 +65,18 @@ def find_hub_config(
     answers is kept; a failure is kept for an hour.
     """
     if not _NAME.fullmatch(reference):
-        return HubConfig(None, "it is neither a folder here nor OWNER/NAME on the hub")
+        return FetchedConfig(None, "it is neither a folder here nor OWNER/NAME on the hub")
     name = f"{reference}@{revision or 'main'}".replace("/", "--")
     kept = user_cache(environ) / "hub_configs" / f"{name}.json"
     record = read_json_object(kept)
     if isinstance(record.get("config"), dict):
-        return HubConfig(record["config"])
+        return FetchedConfig(record["config"])
     forbidding = offline_variable(environ)
     if forbidding is not None:
-        return HubConfig(None, f"{forbidding} forbids to ask the hub for its config.json")
+        return FetchedConfig(None, f"{forbidding} forbids to ask the hub for its config.json")
     failed_at = record.get("failed_at")
     if isinstance(failed_at, int | float) and 0 <= time.time() - failed_at < _FAILURE_KEPT:
-        return HubConfig(None, f"{record.get('why')}; asked within the last hour")
+        return FetchedConfig(None, f"{record.get('why')}; asked within the last hour")
     found = _ask(reference, revision or "main", environ, limit)
     record = {"config": found.config}
     if found.config is None:
@@ -87,7 +87,7 @@ def find_hub_config(
     return found
 
 
-def _ask(reference: str, revision: str, environ: Mapping[str, str], limit: float) -> HubConfig:
+def _ask(reference: str, revision: str, environ: Mapping[str, str], limit: float) -> FetchedConfig:
     """Ask the hub for a config.json, for at most `limit` seconds."""
     endpoint = environ.get("HF_ENDPOINT") or HUB
     request = urllib.request.Request(
@@ -96,15 +96,17 @@ def _ask(reference: str, revision: str, environ: Mapping[str, str], limit: float
     token = find_hub_token(environ)
     if token is not None:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
-    answers: list[HubConfig] = []
+    answers: list[FetchedConfig] = []
     # A DNS lookup has no time limit, and the exit would wait for the thread of a pool.
     thread = Thread(target=lambda: answers.append(_download(request, limit)), daemon=True)
     thread.start()
     thread.join(limit)
-    return answers[0] if answers else HubConfig(None, f"the hub did not answer within {limit:g} s")
+    return (
+        answers[0] if answers else FetchedConfig(None, f"the hub did not answer within {limit:g} s")
+    )
 
 
-def _download(request: urllib.request.Request, limit: float) -> HubConfig:
+def _download(request: urllib.request.Request, limit: float) -> FetchedConfig:
     try:
         with urllib.request.urlopen(request, timeout=limit) as answer:
             config = parse_json(answer.read(_LARGEST))
@@ -115,9 +117,9 @@ def _download(request: urllib.request.Request, limit: float) -> HubConfig:
             why = "the hub has no config.json of it"
         else:
             why = f"the hub answers {error.code}"
-        return HubConfig(None, why)
+        return FetchedConfig(None, why)
     except (OSError, ValueError) as error:
-        return HubConfig(None, f"the hub can't be read ({getattr(error, 'reason', error)})")
+        return FetchedConfig(None, f"the hub can't be read ({getattr(error, 'reason', error)})")
     if not isinstance(config, dict):
-        return HubConfig(None, "its config.json on the hub is not an object")
-    return HubConfig(config)
+        return FetchedConfig(None, "its config.json on the hub is not an object")
+    return FetchedConfig(config)

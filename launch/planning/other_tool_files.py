@@ -253,7 +253,8 @@ def _translate_packing(t: Translation, kind: str) -> None:
         if packs or flattens:
             t.differences.append("packing: pairs are padded here, which changes speed alone")
         return
-    t.set("recipe.packing", "bins" if packs else "flatten" if flattens else "none")
+    packing = "flatten" if flattens else "none"
+    t.set("recipe.packing", "bins" if packs else packing)
     if packs and t.tool == LLAMA_FACTORY:
         t.differences.append(
             "packing: the rows of a bin do not see each other here (neat_packing: true)"

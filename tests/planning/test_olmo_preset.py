@@ -52,6 +52,7 @@ def test_a_folder_gets_the_preset_of_its_shape(
 def test_a_listed_hub_id_needs_none() -> None:
     plan = planned(*STAGE, "model=olmo2_1b")
     assert "config_name" not in plan.flags
+    assert "olmo_core_export" in plan.patches  # another stage starts from what it leaves
 
 
 def test_a_shape_without_a_preset_gets_none(tmp_path: Path) -> None:

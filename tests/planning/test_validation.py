@@ -291,7 +291,7 @@ def test_a_flag_that_evaluates_needs_data_for_it(
 ) -> None:
     for data in (mine, DEMO):
         problem = refusal(tmp_path, *data, *words)
-        assert problem.id == "no_validation" and "data.validation=0.02" in str(problem.cure)
+        assert problem.id == "no_split_to_evaluate" and "data.validation=0.02" in str(problem.cure)
         assert words[0] in problem.message
     for more in ("data.validation=0.1", "flags.dataset_test_split=train"):
         assert plan_of(tmp_path, *mine, "flags.eval_strategy=epoch", more)

@@ -232,7 +232,10 @@ def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]
     )
     text = render_sbatch(script)
     shellcheck(text)
-    assert "-m launch eval \\\n        dpo/x \\\n        tasks=tulu3 \\\n        runs=/cwd/runs\n" in text
+    assert (
+        "-m launch eval \\\n        dpo/x \\\n        tasks=tulu3 \\\n        runs=/cwd/runs\n"
+        in text
+    )
     options = [
         line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")
     ]

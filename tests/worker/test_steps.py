@@ -197,7 +197,7 @@ def test_the_callback_of_olmo_core_sends_its_steps(channel: tuple[EventWriter, R
     pytest.importorskip("olmo_core", reason="the trainers are not installed")
     writer, events = channel
     callback = make_callback(writer)
-    callback.trainer = SimpleNamespace(max_steps=20, epoch=1)
+    callback.trainer = SimpleNamespace(max_steps=20, epoch=1, global_step=0)
     callback.pre_train()
     metrics = {
         "train_loss": 0.69314718,

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.files import read_json_object
 from launch.planning.estimate.shape import BLOCKS, ModelShape, read_shape, shape_from_hf_config
-from launch.planning.hub_config import HubConfig, find_hub_config
+from launch.planning.hub_config import FetchedConfig, find_hub_config
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan
 from launch.planning.stage_model import model_shape
@@ -44,7 +44,7 @@ def _shape_folder(plan: Plan, environ: Mapping[str, str]) -> Path | None:
     return model.adapter.local_base or hub_snapshot(model.adapter.base, environ)
 
 
-def _ask_hub(plan: Plan, environ: Mapping[str, str]) -> HubConfig:
+def _ask_hub(plan: Plan, environ: Mapping[str, str]) -> FetchedConfig:
     """Return the config.json of a plan's model that the hub has."""
     model = plan.inputs.model
     if model.adapter is not None:

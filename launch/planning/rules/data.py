@@ -121,7 +121,7 @@ def system_turns_are_of_staged_rows(case: FlagsCase) -> Iterator[Finding]:
             yield failed(message, cure, key)
 
 
-@plan_rule("no_validation")
+@plan_rule("no_split_to_evaluate")
 def evaluation_has_data(case: FlagsCase) -> Iterator[Finding]:
     """TRL fails where a flag makes it evaluate on a split that the data lacks (trl/scripts/sft.py:107,
     trl/scripts/dpo.py:105).

@@ -78,7 +78,7 @@ def marked_rows_are_local(case: FlagsCase) -> Iterator[Finding]:
 
 @plan_rule("text_of_other_format")
 def built_data_is_no_text(case: FlagsCase) -> Iterator[Finding]:
-    """The demo's data are conversations."""
+    """The demo's data are conversations, which can't be learnt as plain text."""
     if case.config.data.format != DataFormat.text:
         return
     for entry in case.inputs.mixture:

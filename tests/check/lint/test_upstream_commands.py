@@ -126,7 +126,10 @@ def test_known_refusals(commands: list[LintVerdict], file: str, line: int, flags
 
 def test_nothing_is_left_without_a_reason(checked: list[FileReport]) -> None:
     for report in checked:
-        assert [note.id for note in report.notes] in ([], ["empty_file"])
+        assert [note.id for note in report.notes] in ([], ["empty_file"]), (
+            report.file,
+            report.notes,
+        )
         for verdict in report.verdicts:
             assert bool(verdict.problems) == (verdict.ok is False)
             assert verdict.ok is not None or verdict.warnings

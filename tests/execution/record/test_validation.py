@@ -77,6 +77,7 @@ def test_done_has_it(tmp_path: Path) -> None:
         "eval_loss": 2.5,
         "best": {"step": 1, "eval_loss": 2.0, "checkpoint": "checkpoint-1", "is_model": True},
         "early_stop": "stopped early at step 2",
+        "sets": {},
     }
 
 
