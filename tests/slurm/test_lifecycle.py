@@ -11,6 +11,7 @@ import pytest
 from launch.errors import EXIT_DONE, UserError
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
+from launch.slurm.job_log import JobLog
 from launch.slurm.node.lifecycle import run_stage
 from launch.slurm.node.ranks import StartRecord, run_other_node
 from launch.slurm.node.task import NodeContext, NodeTask
@@ -67,7 +68,8 @@ def follow(plan: Plan, folder: Path, identity: str) -> int:
     second.check()
     allocation = replace(ALLOCATION, node_rank=1)
     task = NodeTask(plan, lambda ranks, display: pytest.fail("the first node leads"))
-    return run_other_node(NodeContext(task, allocation, folder, second, without_signals()))
+    log = JobLog(folder / "job-7.log", 0)
+    return run_other_node(NodeContext(task, allocation, folder, second, without_signals(), log))
 
 
 def test_another_plan_than_the_first_nodes(tmp_path: Path) -> None:
