@@ -116,7 +116,12 @@ def test_plan_as_text(
     stage, trainer, *overrides = line
     printed = terminal.run("plan", f"stage={stage}", f"trainer={trainer}", *overrides)
     assert printed.code == 0, printed.err
-    golden(f"plan_text/{_name(line)}", [mask_upstream(line) for line in printed.lines()])
+    golden(f"plan_text/{_name(line)}", [_mask_path(each) for each in printed.lines()])
+
+
+def _mask_path(line: str) -> str:
+    """Leave out what remains of a path whose beginning is cut off: it depends on the test's folder."""
+    return re.sub(r"\.\.\.\S+", "...", mask_upstream(line))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
