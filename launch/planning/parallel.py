@@ -300,9 +300,7 @@ def split_batch(global_batch: int, per_device: int, width: int, ranks_per_row: i
     data_ranks = width // ranks_per_row
     accumulation, rest = divmod(global_batch, per_device * data_ranks)
     if rest or not accumulation:
-        ranks = "rank" if data_ranks == 1 else "ranks"
-        if ranks_per_row > 1:
-            ranks += f" ({width} GPUs, {ranks_per_row} to a row)"
+        ranks = _name_ranks(data_ranks, width, ranks_per_row)
         samples = "sample" if per_device == 1 else "samples"
         message = (
             f"global batch {global_batch} is not divisible by {data_ranks} {ranks} x "
@@ -311,6 +309,14 @@ def split_batch(global_batch: int, per_device: int, width: int, ranks_per_row: i
         cure = _suggest_values(global_batch, per_device, data_ranks, ranks_per_row)
         raise refusal("batch_not_divisible", message, None, cure)
     return Batch(global_batch, per_device, accumulation, width, ranks_per_row)
+
+
+def _name_ranks(data_ranks: int, width: int, ranks_per_row: int) -> str:
+    """Return "rank" or "ranks", with the GPUs of those that share rows."""
+    name = "rank" if data_ranks == 1 else "ranks"
+    if ranks_per_row > 1:
+        name += f" ({width} GPUs, {ranks_per_row} to a row)"
+    return name
 
 
 def resolve_ranks_per_row(config: RootConfig, origins: Origins, width: Width) -> int:
@@ -351,9 +357,7 @@ def split_token_batch(
     data_ranks = width // ranks_per_row
     if tokens % (length * per_device * data_ranks) == 0:
         return split_batch(tokens // length, per_device, width, ranks_per_row)
-    ranks = "rank" if data_ranks == 1 else "ranks"
-    if ranks_per_row > 1:
-        ranks += f" ({width} GPUs, {ranks_per_row} to a row)"
+    ranks = _name_ranks(data_ranks, width, ranks_per_row)
     rows = "row" if per_device == 1 else "rows"
     message = (
         f"a global batch of {tokens} tokens is not divisible by {data_ranks} {ranks} x "
