@@ -144,6 +144,13 @@ def format_measurement(value: float) -> str:
     return f"{four_digits:,}".removesuffix(".0")
 
 
+def format_duration(seconds: float) -> str:
+    """Format seconds: `75` as `1:15`, `3700` as `1:01:40`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def format_bytes(size: float) -> str:
     """Format bytes: 14.9 GiB."""
     return _with_unit(size, (*_BYTES, (1, "bytes")))

@@ -9,7 +9,6 @@ from launch.check.machine.disk import checkpoint_count, written_bytes
 from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Kind, Launcher
-from launch.execution.display import format_duration
 from launch.planning.batches import TokenForecast, describe_tokens
 from launch.planning.data import count_steps, describe_data
 from launch.planning.estimate.forecast import MemoryForecast, describe
@@ -21,7 +20,7 @@ from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs, uses_vllm
 from launch.planning.validation import describe_schedule
 from launch.planning.vllm_server import planned_server
-from launch.table import format_bytes
+from launch.table import format_bytes, format_duration
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.patches import PATCHES

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from launch.errors import UserError
 from launch.evaluation.record import describe_summary, read_summary
-from launch.execution.display import format_duration
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.run import Run
 from launch.execution.run_facts import RunFact, facts_in
@@ -25,7 +24,7 @@ from launch.slurm.job_status import (
 )
 from launch.slurm.jobs import find_job_folders
 from launch.slurm.queue import QueuedJob, list_user_jobs
-from launch.table import Column, Table
+from launch.table import Column, Table, format_duration
 from launch.terminal import echo, notify, print_json, printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from pathlib import Path
 from launch.api import tables
 from launch.commands.run_parsers import build_logs_parser, build_status_parser
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
-from launch.execution.display import format_duration
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
@@ -17,6 +16,7 @@ from launch.planning.find_runs import resolve_run, run_name
 from launch.slurm.job_status import JobStatus, add_accounting, read_job_status
 from launch.slurm.jobs import JobFolder, find_job_folder, find_job_folders
 from launch.slurm.queue import QueuedJob
+from launch.table import format_duration
 from launch.terminal import echo, printable
 from launch.worker.wording import count_of
 

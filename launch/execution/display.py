@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from launch.execution.record.events import Event
+from launch.table import format_duration
 from launch.terminal import clean, echo
 
 if TYPE_CHECKING:
@@ -84,13 +85,6 @@ class Pace:
             return None
         seconds_per_step = (last_time - first_time) / (last_step - first_step)
         return max(0.0, (self.total - last_step) * seconds_per_step)
-
-
-def format_duration(seconds: float) -> str:
-    """Format seconds: `75` as `1:15`, `3700` as `1:01:40`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def headline_metric(step: Mapping[str, Any]) -> tuple[str, float] | None:

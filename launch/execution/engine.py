@@ -39,7 +39,7 @@ from launch.execution.completion import (
 )
 from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
-from launch.execution.display import Display, format_duration
+from launch.execution.display import Display
 from launch.execution.inputs import refuse_changed_model, report_later_changes, snapshot_files
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
@@ -73,6 +73,7 @@ from launch.planning.plan import Plan
 from launch.planning.read_files import LoadedFiles
 from launch.planning.rlvr import refuse_untested_trainer
 from launch.planning.vllm_server import planned_server, server_environment
+from launch.table import format_duration
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.wording import count_of

@@ -10,7 +10,6 @@ from typing import Any
 from launch import resources
 from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
-from launch.execution.display import format_duration
 from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
 from launch.execution.record.format import in_the_way
 from launch.execution.record.outcome import folder_status, read_outcome
@@ -19,6 +18,7 @@ from launch.execution.record.written import read_written
 from launch.files import archive_folder, read_json_object
 from launch.planning.digest_cache import DigestCache
 from launch.planning.plan import Plan
+from launch.table import format_duration
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 from launch.worker.patches import EVIDENCE_PATCHES, EXACT_RESUME, RESUME_PATCHES

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from launch.execution.display import format_duration
 from launch.execution.record.run import Run, mapping
 from launch.planning.flags import format_flag_value
-from launch.table import format_measurement
+from launch.table import format_duration, format_measurement
 
 # "report" is the top of a run's page, and the table of a page of several runs; "plan" is the
 # section Plan of the page.

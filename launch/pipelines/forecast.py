@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_count, written_bytes
-from launch.execution.display import format_duration
 from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.estimate.speed import planned_steps, predict_seconds
 from launch.planning.plan import Plan
-from launch.table import Table, format_bytes, format_number
+from launch.table import Table, format_bytes, format_duration, format_number
 
 
 @dataclass(frozen=True)

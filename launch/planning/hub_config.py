@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,15 +88,11 @@ def find_hub_config(
 def _ask(reference: str, revision: str, environ: Mapping[str, str], limit: float) -> FetchedConfig:
     """Ask the hub for a config.json, for at most `limit` seconds."""
     endpoint = environ.get("HF_ENDPOINT") or HUB
-    request = urllib.request.Request(
-        f"{endpoint.rstrip('/')}/{reference}/resolve/{revision}/config.json"
-    )
+    url = f"{endpoint.rstrip('/')}/{reference}/resolve/{revision}/config.json"
     token = find_hub_token(environ)
-    if token is not None:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
     answers: list[FetchedConfig] = []
     # A DNS lookup has no time limit, and the exit would wait for the thread of a pool.
-    thread = Thread(target=lambda: answers.append(_download(request, limit)), daemon=True)
+    thread = Thread(target=lambda: answers.append(_download(url, token, limit)), daemon=True)
     thread.start()
     thread.join(limit)
     return (
@@ -106,7 +100,14 @@ def _ask(reference: str, revision: str, environ: Mapping[str, str], limit: float
     )
 
 
-def _download(request: urllib.request.Request, limit: float) -> FetchedConfig:
+def _download(url: str, token: str | None, limit: float) -> FetchedConfig:
+    # a plan that asks no hub does not wait for the import of a client
+    import urllib.error
+    import urllib.request
+
+    request = urllib.request.Request(url)
+    if token is not None:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=limit) as answer:
             config = parse_json(answer.read(_LARGEST))

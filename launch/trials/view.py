@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.execution.display import format_duration
 from launch.execution.record.format import format_problem
 from launch.execution.record.run import mapping, number, objects
 from launch.execution.report.document import Document, Spread, numbers, show, show_range, texts
 from launch.execution.report.page import render_document, write_report
 from launch.execution.report.summary import Figure
 from launch.files import read_json_object
-from launch.table import Column, Table, format_row
+from launch.table import Column, Table, format_duration, format_row
 from launch.trials.measurement import median
 
 VERBS = ("rollout", "bench", "tune", "sweep")

@@ -25,6 +25,7 @@ UPSTREAM_NAMES: Mapping[str, str] = {
     "grpo_deepspeed": "grpo_fast",
 }
 _MOST_STATEMENTS = 12  # of a shim
+_MOST_BYTES = 8_000  # of a shim, its comments and licence included; a longer file is not parsed
 _MODULE = re.compile(r"open_instruct(?:[./])(\w+)(?:\.py)?")
 _FILE_NAME = re.compile(r"(\w+)\.py")
 
@@ -58,6 +59,8 @@ def known_name(file_name: str) -> str:
 def follow_shim(root: Path, path: str) -> str:
     """Return the script that a file of a checkout stands for: itself, or what it only passes on to."""
     try:
+        if (root / path).stat().st_size > _MOST_BYTES:
+            return path
         source = (root / path).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return path

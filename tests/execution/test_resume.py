@@ -12,12 +12,12 @@ import pytest
 
 from launch.config.schema import Family
 from launch.errors import UserError
-from launch.execution.display import format_duration
 from launch.execution.record.attempts import begin_attempt
 from launch.execution.record.checkpoints import Layout, find_checkpoints
 from launch.execution.record.written import CheckpointRecorder, record_found, writers_of
 from launch.execution.resume import clear_run_folder, decide_start, is_finished, resume_plan
 from launch.planning.plan import Plan
+from launch.table import format_duration
 from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, model, saved_state, trl_checkpoint
 from tests.messages import values_of

@@ -13,7 +13,6 @@ from typing import Any
 
 from launch.errors import refusal
 from launch.execution.completion import find_model_changes
-from launch.execution.display import format_duration
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts
@@ -36,7 +35,7 @@ from launch.execution.report.summary import (
 )
 from launch.execution.report.timeline import build_timelines
 from launch.files import write_file
-from launch.table import Table, format_measurement
+from launch.table import Table, format_duration, format_measurement
 from launch.terminal import printable
 from launch.worker.finding import Finding
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
-from launch.execution.display import format_duration
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.report.charts import Chart
 from launch.execution.run_facts import View, facts_in
 from launch.planning.flags import FLAG_COLUMNS
-from launch.table import Table, format_measurement
+from launch.table import Table, format_duration, format_measurement
 
 _STATES = {EXIT_DONE: "done", EXIT_STOPPED: "stopped", EXIT_INTERRUPTED: "interrupted"}
 _VERDICTS = {

@@ -1,84 +1,95 @@
 """The patches: the changes of upstream's code that trainers need, each with its reason and sources.
 
-A patch is a `PatchInfo` in a module of this folder, and is listed in `_REGISTERED`. Importing this
-package imports neither a trainer nor torch, because the launcher itself reads the patches: a plan
-records what a run changes. `launch/planning/command.py` decides which runs get a patch.
+A patch is a `PatchInfo` in a module of this folder, and its id stands in `_IDS`. The launcher itself
+reads the patches, because a plan says what a run changes: a module is imported when one of its
+patches is looked up, and imports neither a trainer nor torch. `launch/planning/command.py` decides
+which runs get a patch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import importlib
+from collections.abc import Iterator, Mapping
 
-from . import (
-    batches,
-    dpo,
-    finetune,
-    olmo_core,
-    olmo_core_documents,
-    olmo_core_export,
-    olmo_core_optimizer,
-    olmo_core_resume,
-    olmo_core_steps,
-    on_cpu,
-    preview,
-    progress,
-    resume,
-    shared,
-)
 from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource, install
 
-# every patch is registered here; one that is missing is never applied
-_REGISTERED = (
-    batches.BALANCED,
-    batches.TOKEN_WEIGHTING,
-    batches.TOKEN_SUMS,
-    dpo.SINGLE_PROCESS_GROUP,
-    dpo.UNLISTED_GPU,
-    dpo.STEPS,
-    dpo.CACHE,
-    finetune.LOCAL_MODEL,
-    finetune.STEPS,
-    finetune.REGISTERED_MODELS,
-    finetune.REWARD_STEPS,
-    olmo_core.FIRST_CHECKPOINT,
-    olmo_core.TOKEN_COUNT,
-    olmo_core.EVIDENCE,
-    olmo_core.UNUSED_IMPORTS,
-    olmo_core_documents.SEPARATION,
-    olmo_core_documents.PADDING,
-    olmo_core_documents.WHOLE_CHATS,
-    olmo_core_optimizer.ONE_BY_ONE,
-    olmo_core_export.PATCH,
-    olmo_core_resume.ASYNC_SAVES,
-    olmo_core_resume.OUTPUT,
-    olmo_core_resume.POSITION,
-    olmo_core_resume.RESUME,
-    olmo_core_resume.SIGNALS,
-    olmo_core_steps.STEPS,
-    olmo_core_steps.PACKED_DATA,
-    on_cpu.DEEPSPEED,
-    on_cpu.OLMO_CORE,
-    on_cpu.CUDA_MEMORY_ON_CPU,
-    on_cpu.CPU_DEVICE,
-    preview.PATCH,
-    progress.DATASET,
-    progress.SAVING,
-    resume.RESUME,
-    shared.CHAT_TEMPLATE,
-    shared.EVIDENCE,
-    shared.LENGTHS,
-    shared.ADAPTER_INPUTS,
-)
+# module of this folder -> ids of its patches; one that is missing is never applied
+_IDS = {
+    "batches": ("balanced_batches", "token_weighting", "token_sums"),
+    "dpo": (
+        "dpo_single_process_group",
+        "dpo_unlisted_gpu",
+        "dpo_steps",
+        "dpo_reference_cache",
+    ),
+    "finetune": (
+        "finetune_local_model",
+        "finetune_steps",
+        "registered_models",
+        "reward_steps",
+    ),
+    "olmo_core": (
+        "olmo_core_first_checkpoint",
+        "olmo_core_tokens",
+        "olmo_core_evidence",
+        "unused_imports",
+    ),
+    "olmo_core_documents": (
+        "olmo_core_documents",
+        "dpo_packed_padding",
+        "olmo_core_whole_chats",
+    ),
+    "olmo_core_export": ("olmo_core_export",),
+    "olmo_core_optimizer": ("olmo_core_single_step",),
+    "olmo_core_resume": (
+        "olmo_core_async_saves",
+        "dpo_output_folder",
+        "dpo_resumed_position",
+        "olmo_core_resume",
+        "olmo_core_signals",
+    ),
+    "olmo_core_steps": ("olmo_core_steps", "olmo_core_packed_data"),
+    "on_cpu": (
+        "deepspeed_on_cpu",
+        "olmo_core_on_cpu",
+        "cuda_memory_on_cpu",
+        "dpo_cpu_device",
+    ),
+    "preview": ("preview",),
+    "progress": ("dataset_cache", "saving"),
+    "resume": ("exact_resume",),
+    "shared": ("chat_template", "evidence", "lengths", "adapter_inputs"),
+}
+_MODULES = {id: module for module, ids in _IDS.items() for id in ids}
 
-# by id
-PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _REGISTERED})
+
+class _Patches(Mapping[str, PatchInfo]):
+    """The patches by id. Their modules are imported one by one, as patches are looked up."""
+
+    def __getitem__(self, id: str) -> PatchInfo:
+        module = importlib.import_module(f".{_MODULES[id]}", __name__)
+        for value in vars(module).values():
+            if isinstance(value, PatchInfo) and value.id == id:
+                return value
+        raise KeyError(id)
+
+    def __contains__(self, id: object) -> bool:
+        return id in _MODULES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+PATCHES: Mapping[str, PatchInfo] = _Patches()
 
 # the patches that check the requested settings; each trainer has at most one
-EVIDENCE_PATCHES = (shared.EVIDENCE.id, olmo_core.EVIDENCE.id)
+EVIDENCE_PATCHES = ("evidence", "olmo_core_evidence")
 # the patches that a resumed run gets, with its checkpoint; a trainer of open-instruct has at most one
-EXACT_RESUME = resume.RESUME.id
-RESUME_PATCHES = (EXACT_RESUME, olmo_core_resume.RESUME.id)
+EXACT_RESUME = "exact_resume"
+RESUME_PATCHES = (EXACT_RESUME, "olmo_core_resume")
 
 __all__ = [
     "EVIDENCE_PATCHES",

@@ -3,8 +3,9 @@ from __future__ import annotations
 import io
 import os
 
-from launch.execution.display import Pace, PlainDisplay, format_duration
+from launch.execution.display import Pace, PlainDisplay
 from launch.execution.record.events import Event
+from launch.table import format_duration
 
 
 class Clock:
