@@ -31,7 +31,7 @@ from tests.test_cures import follow_cures
 
 EXAMPLES = 50  # of a block
 COUNT = int(os.environ.get("LAUNCH_HOSTILE_BLOCKS", "6"))
-BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, COUNT))]
+BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.thorough) for block in range(1, COUNT))]
 SEED = int(os.environ.get("LAUNCH_HOSTILE_SEED", "14"))
 LINES = (
     ("stage=sft", "gpus=8"),

@@ -17,6 +17,7 @@ from launch.planning.plan import Plan
 from tests.integration.jobs import run_jobs, training_job
 from tests.integration.test_preview import OLMO_CORE, make_plan
 from tests.integration.tiny_stage import TinyStage
+from tests.thorough import mark_others, selected
 from tests.trl_texts import INSTALLED
 
 pytestmark = pytest.mark.slow
@@ -48,10 +49,19 @@ MINE = (
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
 CASES = [(trainer, template) for trainer in TRAINERS for template in TEMPLATES]
+# in every run of the suite; the others are thorough
+KEPT = {
+    ("finetune", "mine.jinja"),
+    ("olmo_core_finetune", "chatml"),
+    ("dpo_tune_cache", "chatml"),
+    ("dpo", "mine.jinja"),
+    ("reward_modeling", "chatml"),
+}
 
 
 @pytest.fixture(scope="module")
 def passes(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tiny: TinyStage,
     olmo_stage: TinyStage,
@@ -63,7 +73,7 @@ def passes(
     (root / "mine.jinja").write_text(MINE, encoding="utf-8")
     jobs: list[dict[str, Any]] = []
     plans = {}
-    for trainer, template in CASES:
+    for trainer, template in selected(request, CASES):
         kind, more = TRAINERS[trainer]
         folder = root / f"{trainer}-{template}"
         folder.mkdir()
@@ -100,7 +110,7 @@ def pass_and_training(plan: Plan, folder: Path) -> Sequence[dict[str, Any]]:
     return [first, {**job, "rows": rows, "batches": str(folder / "batches.json")}]
 
 
-@pytest.mark.parametrize(("trainer", "template"), CASES)
+@pytest.mark.parametrize(("trainer", "template"), mark_others(CASES, KEPT))
 def test_the_training_reads_what_the_pass_wrote(
     passes: dict[tuple[str, str], tuple[Plan, Path]], trainer: str, template: str
 ) -> None:

@@ -29,6 +29,7 @@ from tests.conftest import composed
 from tests.integration.conftest import launch_in
 from tests.integration.jobs import run_jobs, training_job
 from tests.integration.tiny_stage import ANSWER, CHAT_TEMPLATE, OTHER, TinyStage, marked_template
+from tests.thorough import mark_others, selected
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,8 @@ TRAINED = {
     "trl_dpo": ("dpo", ()),
 }
 OLMO_CORE = ("dpo", "olmo_core_finetune")
+# finetune and trl_sft are in every run of the suite with other templates (test_template_batches.py)
+KEPT = tuple(name for name in TRAINED if name not in ("finetune", "trl_sft"))
 FAULTS = {
     "loss_on_user": ("sft", "trl_sft", ("flags.assistant_only_loss=false",), CHAT_TEMPLATE, {}),
     "loss_on_user marks": ("sft", "trl_sft", (), MARKED_USER, {}),
@@ -95,6 +98,16 @@ FAULTS = {
     "answer_changed rewards": ("rm", "reward_modeling", (), CUT_ANSWER, {}),
     "pad_is_end": ("rm", "reward_modeling", (SIMPLE,), CHAT_TEMPLATE, {"pad_token": "<|eos|>"}),
 }
+KEPT_FAULTS = (
+    "loss_on_user marks",
+    "no_end_of_turn",
+    "double_bos",
+    "system_dropped",
+    "no_loss_tokens trl",
+    "no_loss_tokens+answer_changed",
+    "answer_changed pairs",
+    "pad_is_end",
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,7 @@ class Previewed:
 
 @pytest.fixture(scope="module")
 def previews(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tiny: TinyStage,
     olmo_stage: TinyStage,
@@ -119,14 +133,16 @@ def previews(
     write_data(root)
     jobs: list[dict[str, Any]] = []
     previewed: dict[str, tuple[DataSet, Path, Path]] = {}
-    for name, (kind, more) in TRAINED.items():
+    for name in selected(request, list(TRAINED)):
+        kind, more = TRAINED[name]
         trainer = name.partition(" ")[0]
         plan = make_plan(
             root / name, kind, trainer, (olmo_stage if trainer in OLMO_CORE else tiny).model, more
         )
         previewed[name] = add_preview(jobs, plan, root / name)
         add_training(jobs, plan, root / name)
-    for name, (kind, trainer, more, template, changes) in FAULTS.items():
+    for name in selected(request, list(FAULTS)):
+        kind, trainer, more, template, changes = FAULTS[name]
         model = change_tokenizer(tiny.model, root / name / "model", template, changes)
         plan = make_plan(root / name, kind, trainer, model, more)
         previewed[name] = add_preview(jobs, plan, root / name)
@@ -314,7 +330,16 @@ def documents(
         yield 0, len(ids) - ids[::-1].index(next(token for token in reversed(ids) if token != pad))
 
 
-@pytest.mark.parametrize("name", TRAINED)
+# parts of the description of the first batch
+DESCRIBED = {
+    "finetune": (f"{ROWS} rows of {MAX_LENGTH} tokens, ",),
+    "finetune flat": (f"{ROWS} documents in 1 row of ", ", 0% padding"),
+    "trl_sft bins": (" documents in ",),
+    "trl_dpo": (f"{2 * ROWS} rows of {MAX_LENGTH} tokens",),
+}
+
+
+@pytest.mark.parametrize("name", mark_others(list(TRAINED), KEPT))
 def test_preview_shows_what_the_trainer_trains_on(
     name: str, previews: dict[str, Previewed]
 ) -> None:
@@ -327,20 +352,13 @@ def test_preview_shows_what_the_trainer_trains_on(
     )
     assert text == "What is 0 plus 0?"
     assert not find_sample_problems(previews[name].samples)
+    batch = previews[name].samples.batch
+    assert batch is not None
+    for part in DESCRIBED.get(name, ()):
+        assert part in batch.describe()
 
 
-def test_the_batch_is_described(previews: dict[str, Previewed]) -> None:
-    batches = {name: previews[name].samples.batch for name in TRAINED}
-    assert all(batches.values())
-    described = {name: batch.describe() for name, batch in batches.items() if batch}
-    assert described["finetune"].startswith(f"{ROWS} rows of {MAX_LENGTH} tokens, ")
-    assert described["finetune flat"].startswith(f"{ROWS} documents in 1 row of ")
-    assert described["finetune flat"].endswith(", 0% padding")
-    assert " documents in " in described["trl_sft bins"]
-    assert described["trl_dpo"].startswith(f"{2 * ROWS} rows of {MAX_LENGTH} tokens")
-
-
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", mark_others(list(FAULTS), KEPT_FAULTS))
 def test_a_fault_of_template_or_masks_is_named(name: str, previews: dict[str, Previewed]) -> None:
     problems = find_sample_problems(previews[name].samples)
     assert [problem.id for problem in problems] == name.partition(" ")[0].split("+")

@@ -38,6 +38,7 @@ from tests.data.shapes import PAIRS, SFT, WORSE, Shape
 from tests.integration.jobs import run_jobs, training_job
 from tests.integration.test_preview import OLMO_CORE
 from tests.integration.tiny_stage import TinyStage
+from tests.thorough import mark_others, selected
 from tests.trl_texts import INSTALLED
 
 pytestmark = [
@@ -72,6 +73,7 @@ CASES = [
     for template in RENDERED
     if trainer in ONLY.get(template, TRAINERS)
 ]
+TRAINED = [(trainer, "qwen3") for trainer in TRAINERS]  # in every run of the suite
 
 
 class Previewed(NamedTuple):
@@ -83,6 +85,7 @@ class Previewed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def previews(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tiny: TinyStage,
     olmo_stage: TinyStage,
@@ -99,13 +102,13 @@ def previews(
     }
     jobs: list[dict[str, Any]] = []
     previewed = {}
-    for trainer, template in CASES:
+    for trainer, template in selected(request, CASES):
         folder = root / f"{trainer}-{template}"
         folder.mkdir()
         model = models[olmo_stage if trainer in OLMO_CORE else tiny]
         plan = make_plan(root, folder, trainer, template, model)
         previewed[trainer, template] = add_preview(jobs, plan, folder)
-        if template == "qwen3":
+        if (trainer, template) in TRAINED:
             jobs += training_jobs(plan, folder)
     run_jobs(root, jobs, open_instruct)
     return previewed
@@ -190,7 +193,7 @@ def text_of(side: PairSide, loss: bool) -> str:
     return "".join(piece if carries == loss else "\0" for piece, carries in pairs)
 
 
-@pytest.mark.parametrize(("trainer", "template"), CASES)
+@pytest.mark.parametrize(("trainer", "template"), mark_others(CASES, TRAINED))
 def test_each_shape_is_learned_as_it_should_be(
     previews: dict[tuple[str, str], Previewed], trainer: str, template: str
 ) -> None:
@@ -232,10 +235,10 @@ def test_each_shape_is_learned_as_it_should_be(
             assert not set(shape.learned) & {text_of(other, loss=True)}, shape.name
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize(("trainer", "template"), TRAINED)
 def test_the_trainer_reads_the_shapes(
-    previews: dict[tuple[str, str], Previewed], trainer: str
+    previews: dict[tuple[str, str], Previewed], trainer: str, template: str
 ) -> None:
-    folder = previews[trainer, "qwen3"].out.parent
+    folder = previews[trainer, template].out.parent
     log = (folder / "training.log").read_text(encoding="utf-8")
     assert (folder / "batches.json").is_file(), log[-3000:]

@@ -26,6 +26,7 @@ from tests.integration.test_preview import (
     trained,
 )
 from tests.integration.tiny_stage import TinyStage
+from tests.thorough import mark_others, selected
 from tests.trl_texts import OWN as OWN_FILES
 from tests.trl_texts import read_texts
 
@@ -51,18 +52,28 @@ RUNS = [
     *(("trl_sft", name) for name in (*NAMES, "own") if not name.startswith(UNMARKED)),
     *((trainer, name) for trainer, names in OTHERS.items() for name in names),
 ]
+# in every run of the suite; the others are thorough
+KEPT = {
+    ("trl_sft", "own"),
+    ("finetune", "zephyr"),
+    ("trl_dpo", "qwen3"),
+    ("dpo_tune_cache", "gemma3"),
+}
 ANSWERS = ("It is one.", "It is two.")
 
 
 @pytest.fixture(scope="module")
 def batches(
-    tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage, open_instruct: Path
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny: TinyStage,
+    open_instruct: Path,
 ) -> dict[tuple[str, str], Previewed]:
     root = tmp_path_factory.mktemp("templates")
     write_data(root)
     jobs: list[dict[str, Any]] = []
     previewed: dict[tuple[str, str], tuple[DataSet, Path, Path]] = {}
-    for trainer, name in RUNS:
+    for trainer, name in selected(request, RUNS):
         folder = root / trainer / name
         folder.mkdir(parents=True)
         template = folder / "own.jinja"
@@ -114,10 +125,11 @@ def write_data(root: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("run", RUNS, ids="-".join)
+@pytest.mark.parametrize(("trainer", "name"), mark_others(RUNS, KEPT))
 def test_the_trainers_batches_have_the_template(
-    run: tuple[str, str], batches: dict[tuple[str, str], Previewed]
+    trainer: str, name: str, batches: dict[tuple[str, str], Previewed]
 ) -> None:
+    run = (trainer, name)
     assert shown(batches[run]) == trained(batches[run])
     assert not find_sample_problems(batches[run].samples)
     for sample in batches[run].samples.samples:

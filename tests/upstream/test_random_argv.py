@@ -143,27 +143,25 @@ def _settings(examples: int) -> settings:
     return settings(max_examples=examples, deadline=None, suppress_health_check=checks)
 
 
-@pytest.mark.parametrize(
-    ("trainer", "examples"),
-    [
-        ("synthetic", 400),
-        *(
-            pytest.param(trainer, 150, marks=pytest.mark.slow)
-            for trainer in ("finetune", "dpo_tune_cache", "trl_sft")
-        ),
-        *(
-            pytest.param(trainer, 100, marks=pytest.mark.slow)
-            for trainer in (
-                "dpo",
-                "olmo_core_finetune",
-                "reward_modeling",
-                "grpo_fast",
-                "grpo",
-                "trl_dpo",
-            )
-        ),
-    ],
+TRAINERS = (
+    "finetune",
+    "dpo_tune_cache",
+    "trl_sft",
+    "dpo",
+    "olmo_core_finetune",
+    "reward_modeling",
+    "grpo_fast",
+    "grpo",
+    "trl_dpo",
 )
+LINES = [
+    ("synthetic", 400),
+    *(pytest.param(trainer, 40, marks=pytest.mark.slow) for trainer in TRAINERS),
+    *(pytest.param(trainer, 150, marks=pytest.mark.thorough) for trainer in TRAINERS),
+]
+
+
+@pytest.mark.parametrize(("trainer", "examples"), LINES)
 def test_random_command_lines(
     trainer: str, examples: int, schema_of: Callable[[str], Schema], real_parsers: RealParsers
 ) -> None:
