@@ -77,8 +77,8 @@ the tokens, which of them carry loss, what is cut off at recipe.max_seq_length, 
 padded or packed, and for pairs both sides. The trainer's own code tokenises, in the trainer's
 Python, on the CPU; no weights are loaded. Of hub data only these samples are downloaded.
 
-Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end,
-system_dropped, calls_dropped, answer_changed, fields_dropped.
+Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, learnt_answer_cut, double_bos,
+pad_is_end, system_dropped, calls_dropped, answer_changed, fields_dropped, padded_tools.
 
 arguments:
 exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot work""")
