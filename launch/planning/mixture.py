@@ -45,6 +45,7 @@ class MixtureEntry:
     data: LocalData | None = None
     # the validation set that is held out of it, where data.validation lists them
     held_out: ValidationSet | None = None
+    merged: tuple[LocalData, ...] = ()  # the data sets that are staged as this one
 
 
 def resolve_mixture(
@@ -167,7 +168,7 @@ def _merge_local_entries(entries: list[MixtureEntry], digest: Digest) -> list[Mi
     if len(local) < len(entries) or len(shares) > 1 or content is None:
         return entries
     merged = replace(local[0], files=DataFiles(paths, content))
-    return [replace(entries[0], data=merged)]
+    return [replace(entries[0], data=merged, merged=tuple(local))]
 
 
 def _misspelt_file(reference: str, cwd: Path) -> Path | None:
