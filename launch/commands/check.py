@@ -171,15 +171,18 @@ def preview(line: CommandLine) -> int:
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         notes += [share.describe() for share in data.shares]
+        by_tokens = None
         if options.tokens:
             mix = plan.config.data.mix
-            notes.append(describe_shares_by_tokens(mix, data.shares, options.tokens))
+            by_tokens = describe_shares_by_tokens(mix, data.shares, options.tokens)
+            notes.append(by_tokens)
         if options.json:
             fields = {
                 "stage": plan.stage,
                 "trainer": plan.trainer,
                 "samples": data.samples,
                 "mixture": data.shares,
+                "by_tokens": by_tokens,
                 "batch": data.batch,
                 "warnings": problems,
             }
