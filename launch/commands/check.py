@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from launch.api.cures import check_advice
@@ -18,6 +19,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
 from launch.errors import EXIT_DONE, EXIT_REFUSED
+from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
 from launch.execution.preview import inspect_data, tokenize_samples
 from launch.execution.resume import is_finished
 from launch.execution.samples import describe_samples, legend, render_page
@@ -154,6 +156,8 @@ def preview(line: CommandLine) -> int:
     def show(composed: Composed) -> int:
         # An epoch that is too small to train on can still be previewed.
         plan = plan_on_this_machine(composed, reads_rows=False)
+        parts = chain.from_iterable(map(split_merged, plan.inputs.mixture))
+        plan = replace(plan, inputs=replace(plan.inputs, mixture=tuple(parts)))
         notify(f"starting {plan.trainer} to tokenize the samples")
         rows = options.n
         if len(plan.inputs.mixture) > 1:  # whose shares by tokens are estimated from more rows
@@ -167,12 +171,18 @@ def preview(line: CommandLine) -> int:
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         notes += [share.describe() for share in data.shares]
+        by_tokens = None
+        if options.tokens:
+            mix = plan.config.data.mix
+            by_tokens = describe_shares_by_tokens(mix, data.shares, options.tokens)
+            notes.append(by_tokens)
         if options.json:
             fields = {
                 "stage": plan.stage,
                 "trainer": plan.trainer,
                 "samples": data.samples,
                 "mixture": data.shares,
+                "by_tokens": by_tokens,
                 "batch": data.batch,
                 "warnings": problems,
             }

@@ -65,25 +65,32 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
 
 
 def build_preview_parser() -> VerbParser:
-    parser = VerbParser("""launch preview stage=NAME [n=3] [key=value ...] [--json | --html]
+    parser = VerbParser("""launch preview stage=NAME [n=3] [tokens=A,B] [key=value ...] [--json | --html]
 
 examples:
   launch preview stage=demo trainer=trl_sft
   launch preview stage=sft 'data.mix=[{name: my_chats.jsonl}]' recipe.chat_template=tulu n=5
   launch preview stage=dpo --html > samples.html
+  launch preview stage=sft 'data.mix=[{name: a.jsonl}, {name: b.jsonl}]' tokens=70,30
 
 Shows the first samples of each data set as the trainer will see them: the rendered chat template,
 the tokens, which of them carry loss, what is cut off at recipe.max_seq_length, how a micro batch is
 padded or packed, and for pairs both sides. The trainer's own code tokenises, in the trainer's
 Python, on the CPU; no weights are loaded. Of hub data only these samples are downloaded.
 
-Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end,
-system_dropped, calls_dropped, answer_changed, fields_dropped.
+Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, learnt_answer_cut, double_bos,
+pad_is_end, system_dropped, calls_dropped, answer_changed, fields_dropped, padded_tools.
 
 arguments:
 exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot work""")
     parser.add_key(
         "n", "N", "samples of each data set (3)", type=number(int, 1, MAX_SAMPLES), default=3
+    )
+    parser.add_key(
+        "tokens",
+        "A,B,...",
+        "proportion of the learnt tokens of each data set, for which the shares of data.mix are shown",
+        type=_read_proportion,
     )
     form = parser.arguments.add_mutually_exclusive_group()
     form.add_argument(
@@ -93,6 +100,11 @@ exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot wo
     )
     form.add_argument("--html", action="store_true", help="a page for a browser")
     return parser
+
+
+def _read_proportion(text: str) -> tuple[float, ...]:
+    """Return numbers above 0 that commas separate. Raises ArgumentTypeError."""
+    return tuple(number(float, 1e-9, 1e9)(part) for part in text.split(","))
 
 
 def build_check_parser() -> VerbParser:

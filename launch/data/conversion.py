@@ -11,6 +11,7 @@ from typing import Any
 from launch.config.schema import DataFormat, Kind
 from launch.data.formats import (
     KNOWN,
+    TEXT,
     columns_of,
     convert,
     describe_conversion,
@@ -19,6 +20,7 @@ from launch.data.formats import (
 )
 from launch.data.marks import MarkCount
 from launch.data.padding import Padding
+from launch.data.rendered import RenderedRows
 from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
 from launch.data.sources import LocalData
@@ -27,11 +29,12 @@ from launch.data.tables import KeyPath
 from launch.data.unused import UnusedColumns
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
-from launch.worker.turns import TRAINED_TURNS
 
 MAX_PROBLEMS = 3  # reported at once
 # A file is given up after so many rows if none of them is recognised.
 _MAX_UNKNOWN_ROWS = 1000
+# the columns of a converted row whose values are lists of messages
+_CONVERSATIONS = ("messages", "chosen", "rejected", "prompt")
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Conversion:
     problems: list[Finding] = field(default_factory=list)
     padding: Padding = field(default_factory=Padding)
     unused: UnusedColumns = field(default_factory=UnusedColumns)
+    rendered: RenderedRows = field(default_factory=RenderedRows)
     merged: int = 0  # rows whose system turn was put into the first user turn
     marks: MarkCount = field(default_factory=MarkCount)
 
@@ -93,6 +97,7 @@ class Conversion:
             self.skipped,
             merged,
             self.marks.note(),
+            self.rendered.note(),
             self.unused.note(),
             self.padding.note(),
         )
@@ -140,6 +145,8 @@ class Conversion:
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
             self.marks.add(columns)
+            if form != DataFormat.text:  # whose marks are learnt as they stand
+                self.rendered.add(_texts(columns), row.place)
             if self.data.kind != Kind.rlvr:  # whose verifiers get all columns
                 self.unused.add(named, columns_of(named, form), _texts(columns))
             yield row.place, columns
@@ -215,11 +222,11 @@ class Conversion:
 
 
 def _texts(columns: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts of the turns of a converted row."""
-    for name, turns in columns.items():
-        if name == TRAINED_TURNS or not isinstance(turns, list):
-            continue
-        for turn in turns:
+    """Yield the texts of the turns of a converted row, or its plain text."""
+    if set(columns) == {TEXT}:
+        yield columns[TEXT]
+    for name in _CONVERSATIONS:
+        for turn in columns.get(name, ()):
             yield turn["content"]
             reasoning = turn.get("reasoning_content")
             if isinstance(reasoning, str):

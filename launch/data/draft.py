@@ -31,6 +31,11 @@ _DEMO_STEPS = 600
 _NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model", Kind.rlvr: "RLVR"}
 # the stage of the demo's model, which has no reward model
 _DEMO_STAGES = {Kind.sft: "demo", Kind.dpo: "demo_dpo", Kind.rlvr: "demo_rlvr"}
+# words in the name of a column that may hold an answer, where launch does not know the name
+_ANSWER = re.compile(
+    "answer|attempt|completion|generation|output|repl(y|ies)|response|solution|target",
+    re.IGNORECASE,
+)
 _TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
 _BASES = {
     "sft": "the Tulu 3 SFT recipe",
@@ -65,7 +70,7 @@ def read_for_draft(
 
     `verifier` is that of RLVR; without it the first row decides which one fits.
 
-    Raises UserError: data_no_files, data_empty, parquet_needs_pyarrow, and those of
+    Raises UserError: data_no_files, data_empty, data_columns, parquet_needs_pyarrow, and those of
     `Conversion.rows`.
     """
     files = find_files(path, "train", "--data")
@@ -74,7 +79,7 @@ def read_for_draft(
         raise refusal("data_empty", "the file has no rows", str(files[0]))
     row = _rename_columns(first.value, columns) if isinstance(first.value, dict) else {}
     if kind is None:
-        kind = _choose_kind(row, verifier)
+        kind = _choose_kind(row, verifier, first.place)
     if kind == Kind.rlvr and verifier is None:
         verifier = choose_verifier(row, Path.cwd())
     data = LocalData(
@@ -100,14 +105,37 @@ def _rename_columns(row: Mapping[str, object], columns: Mapping[str, str]) -> di
     return {known_names.get(name, name): value for name, value in normalise_names(row).items()}
 
 
-def _choose_kind(row: Mapping[str, object], verifier: str | None) -> Kind:
-    """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone."""
+def _choose_kind(row: Mapping[str, object], verifier: str | None, place: str) -> Kind:
+    """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone.
+
+    Raises UserError (data_columns) for a prompt whose answers may stand in a column that launch does
+    not know: they would not be learned.
+    """
     if verifier is not None:
         return Kind.rlvr
     names = {name for name, value in row.items() if value is not None}
     if is_pair(names):
         return Kind.dpo
-    return Kind.rlvr if is_prompts(names) else Kind.sft
+    if not is_prompts(names):
+        return Kind.sft
+    answers = [name for name in row if _may_be_answer(name, row[name])]
+    if answers and "ground_truth" not in names:
+        listed = ", ".join(map(repr, answers))
+        message = f"the row has a prompt, and {listed} may hold what answers it"
+        is_clear = len(answers) == 1 and isinstance(row[answers[0]], str)
+        column = answers[0] if is_clear else "MY_COLUMN"
+        cure = (
+            f"name the column to learn (--columns completion={column}) or those of a better and a "
+            "worse answer (--columns chosen=MY_COLUMN,rejected=OTHER_COLUMN), or take the prompts "
+            "alone (--kind rlvr)"
+        )
+        raise refusal("data_columns", message, place, cure)
+    return Kind.rlvr
+
+
+def _may_be_answer(name: str, value: object) -> bool:
+    """Return whether a column has an answer by its name, and a text or an object."""
+    return bool(_ANSWER.search(name)) and isinstance(value, (str, list, dict)) and bool(value)
 
 
 def draft_of_hub(

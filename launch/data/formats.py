@@ -26,9 +26,10 @@ from launch.data.prompts import (
     read_prompt_turns,
     read_start,
 )
+from launch.data.rendered import find_mark
 from launch.data.row_errors import RowError, describe_type, read_text
 from launch.data.tools import read_tools
-from launch.data.turns import Message, check_messages
+from launch.data.turns import ROLE_KEYS, Message, check_messages
 
 _COMPLETIONS = ("completion", "response", "answer", "output")
 _VERIFIER_COLUMNS = ("ground_truth", "dataset")
@@ -223,8 +224,10 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
 
 
 def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
-    """Return the columns that the conversion of this row reads."""
-    return tuple(name for name in row if name in _COLUMNS[form])
+    """Return the columns that the conversion of this row reads; of several chats the first."""
+    chat = find_column(row, CHATS)
+    names = (name for name in row if name in _COLUMNS[form])
+    return tuple(name for name in names if name == chat or name not in CHATS)
 
 
 def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
@@ -254,9 +257,14 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
     rows = _find_nested_rows(row, kind)
-    if kind == Kind.sft and isinstance(row.get(TEXT), str):
+    transcript = _find_transcript(row)
+    if find_column(row, ROLE_KEYS):
+        cure = "each row is one turn: write the turns of a conversation as the list messages of one row"
+    elif kind == Kind.sft and isinstance(row.get(TEXT), str):
         cure = "data.format=text learns plain text; conversations have columns of their own: "
         cure += _EXPECTED[kind]
+    elif transcript:
+        cure = f"{transcript!r} is a conversation in one text: split it into a list of messages"
     elif rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
     else:
@@ -265,16 +273,25 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
 
 
+def _find_transcript(row: Mapping[str, object]) -> str | None:
+    """Return the first column whose text has the marks of several turns; None without one."""
+    texts = {name: value for name, value in row.items() if isinstance(value, str)}
+    return next((name for name, text in texts.items() if find_mark(text)), None)
+
+
 def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
-    """Return overrides that name the columns, with the row's own names if there are as many."""
+    """Return overrides that name the columns, with the row's own names if there are as many texts
+    and launch knows none of them.
+    """
     known = ("chosen", "rejected")
     if kind == Kind.sft:
         known = ("prompt", "completion")
     elif kind == Kind.rlvr:
         known = ("prompt", "ground_truth")
     names = ["MY_COLUMN", "OTHER_COLUMN"]
-    if len(row) == len(known) and all(map(str.isidentifier, row)):
-        names = list(row)
+    texts = [name for name, value in row.items() if isinstance(value, str) and name.isidentifier()]
+    if len(row) == len(texts) == len(known) and KNOWN.isdisjoint(map(str.lower, row)):
+        names = texts
     overrides = [f"data.columns.{column}={name}" for column, name in zip(known, names, strict=True)]
     return " ".join(overrides)
 

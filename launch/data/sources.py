@@ -32,6 +32,12 @@ _UNPACKERS = {
 }
 # files beside the rows of a data set that datasets wrote: what describes it, and its own cache
 _DESCRIPTIONS = re.compile(r"state\.json|dataset_info\.json|dataset_dict\.json|cache-.*\.arrow")
+# names that folders and files of data sets have for the same split
+_SPLITS = (
+    ("train", "training"),
+    ("validation", "valid", "val", "dev"),
+    ("test", "testing", "eval"),
+)
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # files beside a missing one, with which its name is compared
 # The version of the conversion. Raise it when the same files would be converted to other rows.
@@ -67,8 +73,9 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
     """Return the data files of `path`, sorted.
 
     They are the file itself, those of a folder (at any depth, without hidden ones), or those that
-    match a pattern. If files of a folder are named after splits (`train.jsonl`, `test.jsonl`), only
-    those of `split` are taken. `where` names the key that has the path.
+    match a pattern. If files of a folder, or the folders that they are in, are named after splits
+    (`train.jsonl`, `chats_test.jsonl`, `test/data.arrow`), only those of `split` are taken, or else
+    those of no other split. `where` names the key that has the path.
 
     Raises UserError: bad_path, data_no_files, data_file_type.
     """
@@ -98,11 +105,31 @@ def _list_files(path: Path, split: str) -> list[Path]:
         files = [file for file in path.rglob("*") if _is_data_file(file, path)]
         if any(file.suffix.lower() == ".arrow" for file in files):  # of datasets' save_to_disk
             files = [file for file in files if not _DESCRIPTIONS.fullmatch(file.name)]
-        # `train.csv` and `train-1.csv`, but not `trainers.csv`
-        split_name = re.compile(rf"{re.escape(split)}(?![a-z])", re.IGNORECASE)
-        return [file for file in files if split_name.match(file.name)] or files
+        return _files_of_split(files, path, split)
     matches = (Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 - an absolute pattern
     return [match for match in matches if match.is_file()]
+
+
+def _files_of_split(files: list[Path], root: Path, split: str) -> list[Path]:
+    """Return the files of a split; without any, those of no other split; without any, all."""
+    own_names = next((names for names in _SPLITS if split in names), (split,))
+    other_names = [name for names in _SPLITS if names != own_names for name in names]
+    own = [file for file in files if _is_named_after(file.relative_to(root), own_names)]
+    if own:
+        return own
+    rest = [file for file in files if not _is_named_after(file.relative_to(root), other_names)]
+    return rest or files
+
+
+def _is_named_after(path: Path, splits: Sequence[str]) -> bool:
+    """Return whether a file, or a folder that it is in, begins or ends with the name of a split.
+
+    `train.csv`, `train-1.csv` and `chats_train.csv` do, and `trainers.csv` does not.
+    """
+    names = "|".join(map(re.escape, splits))
+    begins = re.compile(rf"(?:{names})(?![a-z])", re.IGNORECASE)
+    ends = re.compile(rf"[-_. ](?:{names})(?:\.|$)", re.IGNORECASE)
+    return any(begins.match(part) or ends.search(part) for part in path.parts)
 
 
 def suggest_neighbours(path: Path) -> str | None:

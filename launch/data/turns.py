@@ -183,6 +183,10 @@ def _read_message(turn: Mapping[str, object], place: str) -> Message:
     content = _first_given(turn, CONTENT_KEYS)
     if _is_call(turn):
         return {"role": role, "content": "", "tool_calls": read_calls(content, place), **rest}
+    if set(turn).isdisjoint((*CONTENT_KEYS, *_CALL_KEYS, "function_call")):
+        keys = ", ".join(map(repr, turn))
+        cure = "write each turn as an object with role and content"
+        raise RowError(f"{place} has no 'content'; it has {keys}", cure)
     _read_keys(rest, place)
     if isinstance(content, list):
         content = _join_parts(content, place)
@@ -221,7 +225,8 @@ def _read_role(turn: Mapping[str, object], place: str) -> str:
     name = _first_given(turn, ROLE_KEYS)
     if name is None:
         keys = ", ".join(map(repr, turn)) or "nothing"
-        raise RowError(f"{place} has no 'role'; it has {keys}", None, "data_roles")
+        cure = "write each turn as an object with role and content"
+        raise RowError(f"{place} has no 'role'; it has {keys}", cure, "data_roles")
     if _is_call(turn):
         return "assistant"
     role = _ROLE_NAMES.get(str(name).lower())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launch.data.formats import KNOWN, LABELS
+from launch.data.formats import LABELS
 from launch.data.row_errors import parse_list
 from launch.data.turns import is_transcript
 
@@ -16,8 +16,8 @@ _SHOWN = 6  # columns that a note names
 class UnusedColumns:
     """The columns that the conversion leaves out, over all rows.
 
-    A known column counts where it has a value, any other one where it has a text or a truth value,
-    which may say what is to be learned. A text that stands in a turn as well is not lost.
+    A column counts where it has a value: a text, numbers or lists may say what is to be learned, or
+    hold it. A text that stands in a turn as well is not lost.
     """
 
     rows: int = 0
@@ -30,9 +30,8 @@ class UnusedColumns:
         turns: str | None = None
         for name, value in row.items():
             if not isinstance(value, str):
-                is_known = name in KNOWN and value not in (None, [], {})
                 is_read = name in used or (name in LABELS and isinstance(value, bool))
-                is_lost = not is_read and (is_known or isinstance(value, bool))
+                is_lost = not is_read and value not in (None, [], {})
             elif not value.strip() or name in _READ_ELSEWHERE or _is_parsed(name, value, used):
                 is_lost = False
             else:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from launch.data.mixture_share import MixtureShare
+from launch.config.schema import MixConfig
+from launch.config.yaml_nodes import write_scalar
+from launch.data.mixture_share import MixtureShare, find_shares_of_rows
 from launch.data.samples import LengthsBySide
+from launch.errors import refusal
 from launch.planning.mixture import MixtureEntry
 
 
@@ -29,14 +34,46 @@ def share_mixture(
     total_rows = sum(count or 0 for count in rows)
     total_tokens = sum((count or 0) * mean for count, mean in zip(rows, means, strict=True))
     is_counted = None not in rows and total_rows > 0 and total_tokens > 0
-    for entry, count, mean in zip(entries, rows, means, strict=True):
-        name = _name_of(entry)
+    for number, entry in enumerate(entries):
+        count = rows[number]
+        share = MixtureShare(_name_of(entry), means[number], count, row_counts[number])
         if is_counted and count is not None:
-            token_share = count * mean / total_tokens
-            shares.append(MixtureShare(name, mean, count, count / total_rows, token_share))
-        else:
-            shares.append(MixtureShare(name, mean, count))
+            token_share = count * means[number] / total_tokens
+            share = replace(share, row_share=count / total_rows, token_share=token_share)
+        shares.append(share)
     return tuple(shares)
+
+
+def describe_shares_by_tokens(
+    mix: Sequence[MixConfig], mixture: Sequence[MixtureShare], proportion: Sequence[float]
+) -> str:
+    """Return the override of data.mix whose data sets have learnt tokens in `proportion`.
+
+    Raises UserError: usage, where there is no number for each data set, or where rows are not
+    counted.
+    """
+    given = ",".join(f"{part:g}" for part in proportion)
+    if not len(mix) == len(mixture) == len(proportion):
+        message = f"tokens={given} has {len(proportion)} numbers, and data.mix {len(mix)} data sets"
+        raise refusal("usage", message, "command line", "write one number for each data set")
+    shares = find_shares_of_rows(mixture, proportion)
+    if shares is None:
+        message = f"tokens={given} needs the rows of each data set, and some are not counted here"
+        cure = "download the data sets of the hub, and name their files in data.mix"
+        raise refusal("usage", message, "command line", cure)
+    entries = []
+    for entry, share in zip(mix, shares, strict=True):
+        fields = [f"name: {write_scalar(entry.name)}", f"share: {share:.4g}"]
+        if entry.split != "train":
+            fields.append(f"split: {write_scalar(entry.split)}")
+        entries.append(f"{{{', '.join(fields)}}}")
+    override = f"data.mix=[{', '.join(entries)}]"
+    return f"learnt tokens as {given}: {shlex.quote(override)}"
+
+
+def split_merged(entry: MixtureEntry) -> tuple[MixtureEntry, ...]:
+    """Return the data sets that are staged as one entry, each by itself."""
+    return tuple(replace(entry, data=data, merged=()) for data in entry.merged) or (entry,)
 
 
 def count_rows(entry: MixtureEntry, files: Sequence[Path]) -> int | None:

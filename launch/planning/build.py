@@ -175,7 +175,9 @@ def _build(
     continued = _continued_adapter(config, inputs, pending)
     lora = resolve_lora(config, continued)
     facts = PlanFacts(config, composed.plain, origins, parallel)
-    settings = SettingsCase(config, origins, parallel, environ, lora, continued, shape)
+    settings = SettingsCase(
+        config, origins, parallel, environ, lora, continued, shape, inputs.mixture
+    )
     setting_warnings = check_settings(settings, find_by_rules(facts, with_flags=False))
     batch = share_batch(config, origins, parallel)
 

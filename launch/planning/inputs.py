@@ -48,7 +48,7 @@ def resolve_inputs(
         raise UserError(problems)
     mixture = resolve_mixture(config, origins, cache, cwd, digest)
     model = resolve_model(config, origins, cache, cwd)
-    held_out = share_of_unstaged_data(config, origins, mixture)
+    held_out = share_of_unstaged_data(config, mixture)
     verifiers = resolve_verifiers(config, origins, cwd)
     return Inputs(model, mixture, held_out, verifiers)
 

@@ -10,7 +10,6 @@ from launch.config.origins import Origins
 from launch.config.schema import (
     BadRows,
     Family,
-    Kind,
     Launcher,
     RootConfig,
     SystemTurns,
@@ -46,6 +45,7 @@ class MixtureEntry:
     data: LocalData | None = None
     # the validation set that is held out of it, where data.validation lists them
     held_out: ValidationSet | None = None
+    merged: tuple[LocalData, ...] = ()  # the data sets that are staged as this one
 
 
 def resolve_mixture(
@@ -53,8 +53,7 @@ def resolve_mixture(
 ) -> tuple[MixtureEntry, ...]:
     """Return the data sets that the stage trains on.
 
-    Raises UserError: no_data, unknown_build, data_no_files, data_file_type, data_unreadable,
-    path_wildcards.
+    Raises UserError: no_data, unknown_build, data_no_files, data_file_type, data_unreadable.
     """
     data = config.data
     held_out = _find_validation(config, origins, cwd, digest)
@@ -94,39 +93,24 @@ def resolve_mixture(
         entries.append(MixtureEntry(source, share, entry.split, local_data, own_set))
     if config.trainer.family == Family.trl and len(entries) > 1 and not sets:
         entries = _merge_local_entries(entries, digest)
-    return tuple(_use_converted_copy(entry, origins) for entry in entries)
+    return tuple(_use_converted_copy(entry) for entry in entries)
 
 
 def _built_data(build: str, share: float, cache: Path, origins: Origins) -> MixtureEntry:
-    """Return the demo's data set. Raises UserError: path_wildcards, unknown_build."""
+    """Return the demo's data set. Raises UserError: unknown_build."""
     file = cache / "demo" / f"{build.removeprefix('demo_')}-{DEMO_KEY}" / "train.jsonl"
-    _refuse_wildcards(file, origins)
     check_build(build, "data.build")
     source = InputSource(str(file), file, build, origins.of("data.build"))
     return MixtureEntry(source, share, "train")
 
 
-def _use_converted_copy(entry: MixtureEntry, origins: Origins) -> MixtureEntry:
-    """Return local data with its converted copy as its source. Raises UserError: path_wildcards."""
+def _use_converted_copy(entry: MixtureEntry) -> MixtureEntry:
+    """Return local data with its converted copy as its source."""
     if entry.data is None:
         return entry
     copy = entry.data.train_file
-    _refuse_wildcards(copy, origins)
     source = replace(entry.source, reference=str(copy), local=copy)
     return replace(entry, source=source, split="train")
-
-
-def _refuse_wildcards(copy: Path, origins: Origins) -> None:
-    """Refuse a cache whose path the trainers' data loader (datasets.load_dataset) would take for a
-    glob pattern.
-
-    Raises UserError: path_wildcards.
-    """
-    if is_pattern(str(copy)):
-        message = f"the data loader expands * ? [ in the path of the cache, {copy.parent}"
-        where = origins.of("cache").where or origins.of("runs").where
-        cure = "set cache to a folder without them in its path"
-        raise refusal("path_wildcards", message, where, cure)
 
 
 def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> DataFiles | None:
@@ -164,69 +148,13 @@ def _find_validation(
     return DataFiles(files, content)
 
 
-def share_of_unstaged_data(
-    config: RootConfig, origins: Origins, mixture: tuple[MixtureEntry, ...]
-) -> float | None:
-    """Return the share to hold out of all data that is not staged; None without any, and where
-    data.validation lists data sets.
-
-    Raises UserError: validation_unsupported, data_no_files, validation_trained,
-    validation_needs_local.
+def share_of_unstaged_data(config: RootConfig, mixture: tuple[MixtureEntry, ...]) -> float | None:
+    """Return the share that the trainer's process holds out of data that is not staged; None
+    without such data or share.
     """
     validation = config.data.validation
-    if validation is None:
-        return None
-    where = origins.of("data.validation").where
-    unstaged = [entry for entry in mixture if entry.data is None]
-    trainer = config.trainer
-    kind = config.stage.kind
-    trl_evaluates = kind in (Kind.sft, Kind.dpo)
-    # `launch eval` asks the held-out prompts of RLVR
-    uses_held_out = trl_evaluates or kind == Kind.rlvr
-    has_sets = isinstance(validation, list)  # whose curves are all that they are for
-    if has_sets:
-        unstaged = [entry for entry in unstaged if entry.held_out is not None]
-        uses_held_out = False
-    if not trainer.validation_flags and (unstaged or not uses_held_out):
-        reason = trainer.unsupported_because.get("validation", "its file has no validation_flags")
-        message = f"{trainer.name} does not evaluate while it trains: {reason}"
-        sentence = "remove {0} and score the finished model with {1}"
-        if trl_evaluates:
-            sentence += ", or train with TRL ({2})"
-        cure = Fix.of(sentence, "~data.validation", "$ launch eval", f"trainer=trl_{kind.value}")
-        raise refusal("validation_unsupported", message, where, cure)
-    for entry in mixture:
-        if entry.data is not None:
-            _refuse_trained_validation(entry.data, where)
-    if not unstaged:
-        return None
-    source = unstaged[0].source
-    if source.local and not source.build:
-        message = f"data.validation is split off {source.reference}, which does not exist here"
-        raise refusal("data_no_files", message, source.provenance.where)
-    if has_sets:
-        return None
-    if not isinstance(validation, float):
-        message = (
-            f"data.validation={validation} needs local training data, and {source.reference} is not"
-        )
-        cure = Fix.of(
-            "set {0} to hold out a share, or download the data set and name its files in data.mix",
-            "data.validation=0.02",
-        )
-        raise refusal("validation_needs_local", message, where, cure)
-    return validation
-
-
-def _refuse_trained_validation(data: LocalData, where: str | None) -> None:
-    """Refuse a validation file that is trained on. Raises UserError: validation_trained."""
-    if not isinstance(data.validation, DataFiles):
-        return
-    shared = set(data.files.paths) & set(data.validation.paths)
-    if shared:
-        message = f"{min(shared)} is also in data.mix: its rows would be trained on"
-        cure = "name the training files without it"
-        raise refusal("validation_trained", message, where, cure)
+    is_unstaged = any(entry.data is None for entry in mixture)
+    return validation if is_unstaged and isinstance(validation, float) else None
 
 
 def _merge_local_entries(entries: list[MixtureEntry], digest: Digest) -> list[MixtureEntry]:
@@ -240,7 +168,7 @@ def _merge_local_entries(entries: list[MixtureEntry], digest: Digest) -> list[Mi
     if len(local) < len(entries) or len(shares) > 1 or content is None:
         return entries
     merged = replace(local[0], files=DataFiles(paths, content))
-    return [replace(entries[0], data=merged)]
+    return [replace(entries[0], data=merged, merged=tuple(local))]
 
 
 def _misspelt_file(reference: str, cwd: Path) -> Path | None:

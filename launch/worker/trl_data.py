@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from .json_codec import from_json
@@ -40,6 +41,7 @@ def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
             script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming
         )
     name = script.dataset_name or "the mixture"
+    data = _without_padding(data, name)
     return keep_rows(data, name, script.dataset_train_split, options)
 
 
@@ -65,7 +67,8 @@ def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script
             part_options["validation"] = part.validation
         if part.holds_out != "split":
             part_options.pop("validation", None)
-        data = keep_rows(load_dataset(part.name), part.name, part.split, part_options)
+        loaded = _without_padding(load_dataset(part.name), part.name)
+        data = keep_rows(loaded, part.name, part.split, part_options)
         trained.append(data[part.split])
         is_staged = part.holds_out == "staged" and _VALIDATION in data
         if part.curve is not None:
@@ -78,6 +81,48 @@ def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script
     elif held_out:
         joined[_VALIDATION] = join_rows(held_out)
     return joined
+
+
+def _without_padding(data: Any, name: str) -> Any:
+    """Return the splits of a data set of the hub without padded keys; local data, whose path is
+    absolute, as it is staged.
+    """
+    if Path(name).is_absolute():
+        return data
+    return type(data)({split: remove_padding(rows, name) for split, rows in data.items()})
+
+
+def remove_padding(rows: Any, name: str) -> Any:
+    """Return rows whose tools are JSON texts and whose calls are JSON values, without null keys.
+
+    Files of the hub keep both as objects with the keys of all rows, which a template would write
+    with their nulls. Where a null may be the row's own, it goes, too. Rows without such objects are
+    returned as they are.
+    """
+    from datasets import Features, List, Value
+    from datasets.features import Json
+
+    changed: dict[str, Any] = {}
+    for column, feature in (rows.features or {}).items():
+        if column == "tools" and _is_objects(feature):
+            changed[column] = Value("string")
+        elif _is_objects(feature) and _is_objects(feature.feature.get("tool_calls")):
+            changed[column] = List(Json())
+    if not changed:
+        return rows
+    print(
+        f"launch: {name}: null keys of tools and their calls are left out: its files pad them",
+        flush=True,
+    )
+    types = Features({**rows.features, **changed})
+    return rows.map(partial(_as_json, columns=tuple(changed)), features=types)
+
+
+def _is_objects(feature: Any) -> bool:
+    """Return whether a type is that of lists of objects with the same keys."""
+    from datasets import List
+
+    return isinstance(feature, List) and isinstance(feature.feature, dict)
 
 
 def join_rows(parts: Sequence[Any]) -> Any:
@@ -138,10 +183,19 @@ def _json_turns(types: Sequence[Any]) -> Any:
 def _as_json(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
     """Return these columns of a row without the keys that a file pads objects with."""
     values = {name: _without_nulls(row[name]) for name in columns}
+    for name in columns:
+        _keep_empty_contents(row[name], values[name])
     tools = values.get("tools")
     if tools is not None and not isinstance(tools, str):
         values["tools"] = json.dumps(tools, ensure_ascii=False) if tools else None
     return values
+
+
+def _keep_empty_contents(turns: Any, cleaned: Any) -> None:
+    """Write the content of turns that call a tool and have a null for a text as an empty one."""
+    for turn, written in zip(turns if isinstance(turns, list) else (), cleaned, strict=False):
+        if isinstance(turn, Mapping) and "content" in turn:
+            written.setdefault("content", "")
 
 
 def _without_nulls(value: Any) -> Any:

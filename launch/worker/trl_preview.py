@@ -75,8 +75,10 @@ def _read_part(part: MixturePart, request: samples.SamplesRequest, config: str |
     import datasets
 
     if request.rows is None or Path(part.name).exists():
-        return datasets.load_dataset(part.name, name=config)[part.split]
-    return samples.stream_rows(part.name, part.split, request, name=config)
+        rows = datasets.load_dataset(part.name, name=config)[part.split]
+        return rows if Path(part.name).exists() else trl_data.remove_padding(rows, part.name)
+    rows = samples.stream_rows(part.name, part.split, request, name=config)
+    return trl_data.remove_padding(rows, part.name)
 
 
 def _preview_class(

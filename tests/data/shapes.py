@@ -99,7 +99,7 @@ SFT = (
         "OpenThoughts 3",
         {"difficulty": 3, "source": "web", "domain": "sea", "conversations": SHAREGPT},
         format="sharegpt",
-        unused=("source", "domain"),
+        unused=("difficulty", "source", "domain"),
     ),
     Shape(
         "Llama Nemotron",

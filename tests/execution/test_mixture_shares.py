@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,16 @@ import pytest
 
 from launch.data.samples import LengthsBySide
 from launch.data.staging import stage
-from launch.execution.mixture_shares import count_rows, share_mixture
+from launch.errors import UserError
+from launch.execution.mixture_shares import (
+    count_rows,
+    describe_shares_by_tokens,
+    share_mixture,
+    split_merged,
+)
 from launch.execution.template_errors import write_whole
 from launch.planning.mixture import MixtureEntry
+from launch.planning.plan import Plan
 from tests.conftest import machine_in, planned
 from tests.data.files import CHAT, chat, write_lines
 
@@ -81,3 +89,45 @@ def test_rows_that_are_held_out_are_not_counted(tmp_path: Path) -> None:
         assert staged[0] == entry.data.train_file and count_rows(entry, staged) == rows
     hub = replace(entry, data=None, source=replace(entry.source, local=None))
     assert write_whole(hub, tmp_path / "none.jsonl") == () and count_rows(hub, ()) is None
+
+
+def mixed(folder: Path, mix: str) -> Plan:
+    line = ("stage=sft", "trainer=trl_sft", "gpus=1", mix, "allow=[data_small_epoch]")
+    return planned(*line, machine=machine_in(folder))
+
+
+@pytest.mark.parametrize(
+    ("proportion", "shares"),
+    [((50, 50), (1.0, 2 / 3)), ((70, 30), (1.0, 2 / 7)), ((1, 9), (1 / 6, 1.0))],
+)
+def test_shares_are_set_by_tokens(
+    tmp_path: Path, proportion: Sequence[float], shares: Sequence[float]
+) -> None:
+    """600 rows of 10 learnt tokens, and 100 of 90."""
+    write_lines(tmp_path / "a.jsonl", [chat(f"{number}?", "Yes.") for number in range(600)])
+    write_lines(tmp_path / "b.jsonl", [chat(f"{number}!", "No.") for number in range(100)])
+    plan = mixed(tmp_path, "data.mix=[{name: ./a.jsonl}, {name: ./b.jsonl}]")
+    [staged] = plan.inputs.mixture
+    entries = split_merged(staged)
+    assert [len(entry.data.files.paths) for entry in entries if entry.data] == [1, 1]
+    counted = [lengths(10, 10), lengths(90, 90)]
+    mixture = share_mixture(entries, counted, [600, 100])
+    described = describe_shares_by_tokens(plan.config.data.mix, mixture, proportion)
+    [override] = shlex.split(described.partition(": ")[2])
+    followed = mixed(tmp_path, override).inputs.mixture
+    assert [entry.share for entry in followed] == pytest.approx(shares, abs=1e-3)
+    learnt = share_mixture(followed, counted, [600, 100])
+    expected = proportion[0] / sum(proportion)
+    assert learnt[0].token_share == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize(("rows", "proportion"), [(None, (1, 1)), (4, (1, 1, 1)), (4, (1,))])
+def test_shares_that_cannot_be_set_by_tokens_are_refused(
+    entries: Sequence[MixtureEntry], tmp_path: Path, rows: int | None, proportion: Sequence[float]
+) -> None:
+    mix = mixed(tmp_path, "data.mix=[{name: ./a.jsonl}, {name: ./b.jsonl}]").config.data.mix
+    mixture = share_mixture(entries, [lengths(10), lengths(90)], [6, rows])
+    with pytest.raises(UserError) as refused:
+        describe_shares_by_tokens(mix, mixture, proportion)
+    [problem] = refused.value.problems
+    assert (problem.id, problem.where) == ("usage", "command line")

@@ -105,7 +105,7 @@ CASES: dict[tuple[str, ...], dict[tuple[str, str], str]] = {
     },
     ("recipe.early_stop=2",): {
         **everywhere(UNSUPPORTED),
-        **everywhere("no_split_to_evaluate", "trl_sft", "trl_dpo"),
+        **everywhere("no_validation", "trl_sft", "trl_dpo"),
     },
     ("recipe.lora.rank=8", "recipe.gradient_checkpointing=false"): everywhere(
         UNSUPPORTED, *OLMO_CORE, "reward_modeling"

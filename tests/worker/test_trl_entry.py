@@ -360,3 +360,49 @@ def test_data_sets_with_and_without_tools_are_joined() -> None:
     assert rows[1] == {"messages": [asked, plain], "tools": '[{"name": "g"}]'}
     assert rows[2]["messages"][1]["name"] == "x" and '"strict": true' in rows[2]["tools"]
     assert rows[3] == {"messages": [asked, plain], "tools": None}
+
+
+def test_files_of_the_hub_lose_the_keys_that_they_pad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder in the current one is loaded by its name, as a data set of the hub is."""
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+
+    def row(name: str, **arguments: object) -> dict[str, Any]:
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        turns = [
+            {"role": "user", "content": "Well?", "tool_calls": None},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ]
+        tool = {"name": name, "parameters": {"properties": {key: {"x": "y"} for key in arguments}}}
+        return {"messages": turns, "tools": [tool]}
+
+    rows = [row("town", city="Ulm"), row("add", a=1, b=2)]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab" / "padded").mkdir(parents=True)
+    file = tmp_path / "lab" / "padded" / "train.parquet"
+    datasets.Dataset.from_list(rows).to_parquet(str(file))
+    padded = datasets.load_dataset("parquet", data_files=str(file))["train"][0]
+    assert padded["messages"][1]["tool_calls"][0]["function"]["arguments"]["a"] is None
+
+    script = SimpleNamespace(
+        dataset_train_split="train", dataset_name="lab/padded", dataset_config=None
+    )
+    parts = [MixturePart("lab/padded", "train", "1.0", "none")] * 2
+    for streams, options in (
+        (False, {}),
+        (True, {}),
+        (False, {"mixture": json.dumps(to_json(parts))}),
+    ):
+        script.dataset_streaming = streams
+        data = list(load(script, SimpleNamespace(datasets=[]), options)["train"])
+        for read, written in zip(data, rows, strict=False):
+            assert read["messages"][0] == {"role": "user", "content": "Well?"}
+            assert read["messages"][1] == {**written["messages"][1], "content": ""}
+            assert json.loads(read["tools"]) == written["tools"]
+        assert "lab/padded: null keys" in capsys.readouterr().out
+    staged = SimpleNamespace(**{**vars(script), "dataset_name": str(file.parent)})
+    staged.dataset_streaming = False
+    local = load(staged, SimpleNamespace(datasets=[]), {})["train"]
+    assert isinstance(local[0]["tools"], list) and not capsys.readouterr().out

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.config.schema import Family, Kind, Launcher, SystemTurns
+from launch.data.sources import is_pattern
 from launch.planning.data import count_rows, count_steps, count_steps_at_once
 from launch.planning.flags import Flag
 from launch.planning.packing import REFERENCE_ROWS
 from launch.planning.plan import Plan
-from launch.planning.rules.plan_rule import FlagsCase, plan_rule
+from launch.planning.rules.plan_rule import FlagsCase, SettingsCase, plan_rule
 from launch.rules.code import failed, warned
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.evidence import FEW_STEPS
 from launch.worker.finding import Finding, Fix
+
+
+@plan_rule("path_wildcards")
+def cache_has_no_wildcards(case: SettingsCase) -> Iterator[Finding]:
+    """The trainers' data loader (datasets.load_dataset) takes * ? [ in a path for a glob pattern."""
+    for entry in case.mixture:
+        is_made_here = entry.data is not None or entry.source.build is not None
+        if is_made_here and is_pattern(entry.source.reference):
+            folder = Path(entry.source.reference).parent
+            message = f"the data loader expands * ? [ in the path of the cache, {folder}"
+            where = case.origins.of("cache").where or case.origins.of("runs").where
+            yield failed(message, "set cache to a folder without them in its path", where)
+            return
 
 
 @plan_rule("data_split")

@@ -14,6 +14,7 @@ from launch.planning.flags import Flag, values_of
 from launch.planning.inputs import Inputs
 from launch.planning.lora import Lora
 from launch.planning.machine import Machine
+from launch.planning.mixture import MixtureEntry
 from launch.planning.parallel import Batch, Parallel
 from launch.rules.code import CodeRule, summary_of
 from launch.upstream.trl_templates import TemplateFinder
@@ -34,6 +35,7 @@ class SettingsCase:
     lora: Lora | None  # None: all weights are trained
     continued: Adapter | None  # the adapter that is trained further
     shape: ModelShape | None  # of the model, if it is known
+    mixture: Sequence[MixtureEntry]  # the data sets, which have not been read
 
     def locate(self, key: str) -> str:
         """Return where a key is set, as a message shows it."""

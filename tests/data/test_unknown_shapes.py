@@ -1,0 +1,157 @@
+"""Rows in shapes that launch does not convert: none of them trains something else in silence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.config.schema import DataFormat, Kind
+from launch.data.draft import read_for_draft
+from launch.data.structure import read_structure
+from launch.errors import UserError
+from launch.worker.finding import Finding
+from tests.data.files import chat, converted, local, problems, write_lines
+
+Row = dict[str, Any]
+ASKED = "What is salt?"
+ANSWERED = "A mineral."
+
+
+def refusal(path: Path, columns: dict[str, str] | None = None) -> Finding:
+    """What `new` refuses in a file."""
+    with pytest.raises(UserError) as refused:
+        read_for_draft(path, columns or {})
+    [problem] = refused.value.problems
+    return problem
+
+
+# columns beside a prompt that may hold its answers, and those that are named
+ANSWERS: tuple[tuple[Row, list[str]], ...] = (
+    ({"query": ASKED, "answers": '[{"name": "find"}]'}, ["answers"]),
+    ({"kind": "x", "input": ASKED, "target": ANSWERED}, ["target"]),
+    (
+        {"question": ASKED, "response_j": ANSWERED, "response_k": "No."},
+        ["response_j", "response_k"],
+    ),
+    ({"prompt": ASKED, "completions": [ANSWERED, "No."], "labels": [True, False]}, ["completions"]),
+    (
+        {"question": ASKED, "solution": "x", "thinking": ["y"], "attempt": ANSWERED},
+        ["solution", "attempt"],
+    ),
+    (
+        {"prompt": ASKED, "answers": [{"answer": ANSWERED, "rank": 1}], "num_responses": 1},
+        ["answers"],
+    ),
+)
+
+
+@pytest.mark.parametrize(("row", "named"), ANSWERS)
+def test_answers_of_unknown_names_do_not_make_a_stage_of_prompts(
+    tmp_path: Path, row: Row, named: list[str]
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    problem = refusal(path)
+    assert (problem.id, problem.where) == ("data_columns", f"{path}:1")
+    assert re.findall(r"'(\w+)'", problem.message) == named
+    # each way of the cure works
+    assert read_for_draft(path, {}, Kind.rlvr).kind == Kind.rlvr
+    if isinstance(row[named[-1]], str):
+        assert read_for_draft(path, {"completion": named[-1]}).kind == Kind.sft
+    if len(named) == 2:
+        pair = dict(zip(("chosen", "rejected"), named, strict=True))
+        assert read_for_draft(path, pair).kind == Kind.dpo
+
+
+@pytest.mark.parametrize(
+    ("row", "is_named"),
+    [({"input": ASKED, "target": ANSWERED}, True), (ANSWERS[2][0], False), (ANSWERS[3][0], False)],
+)
+def test_the_cure_chooses_no_answer_of_several(tmp_path: Path, row: Row, is_named: bool) -> None:
+    cure = str(refusal(write_lines(tmp_path / "a.jsonl", [row])).cure)
+    assert ("completion=target" in cure) == is_named
+    assert ("completion=MY_COLUMN" in cure) == (not is_named)
+
+
+def test_prompts_are_prompts(tmp_path: Path) -> None:
+    for extra in ({}, {"source": "web"}, {"ground_truth": "4", "solution": "2 + 2"}):
+        path = write_lines(tmp_path / "a.jsonl", [{"prompt": ASKED, **extra}])
+        assert read_for_draft(path, {}).kind == Kind.rlvr
+
+
+# rows that are refused, the id, and what the cure names
+REFUSED: tuple[tuple[Row, str, str], ...] = (
+    ({"message_id": "1", "text": ASKED, "role": "prompter"}, "data_columns", "the list messages"),
+    (
+        {"system": "Be kind.", "chat": f"USER: {ASKED}\n\n\nASSISTANT: {ANSWERED}"},
+        "data_columns",
+        "'chat'",
+    ),
+    ({"id": "7", "data": [ASKED, ANSWERED]}, "data_columns", "prompt=MY_COLUMN"),
+    ({"system": "Be kind.", "chat": ANSWERED}, "data_columns", "prompt=MY_COLUMN"),
+    ({"messages": [{"role": "user", "text": ASKED}]}, "data_row", "role and content"),
+    ({"messages": [{"speaker": "user", "content": ASKED}]}, "data_roles", "role and content"),
+)
+
+
+@pytest.mark.parametrize(("row", "id", "cure"), REFUSED)
+def test_the_cure_fits_what_the_row_holds(tmp_path: Path, row: Row, id: str, cure: str) -> None:
+    [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
+    assert problem.id == id and cure in str(problem.cure)
+
+
+# texts of turns with the marks of a template or a transcript
+RENDERED = (
+    f"<|im_start|>user\n{ASKED}<|im_end|>\n",
+    f"<s>[INST] {ASKED} [/INST]",
+    f"Below is a task.\n\n### Instruction:\n{ASKED}\n\n### Response:\n",
+    f"The conversation.\n[|Human|] {ASKED}\n[|AI|] {ANSWERED}\n[|Human|] ",
+    f"### Human: {ASKED}### Assistant: ",
+    f"Talk.\nHuman: {ASKED}\nAssistant: ",
+)
+
+
+@pytest.mark.parametrize("text", RENDERED)
+def test_turns_that_are_rendered_already_are_named(tmp_path: Path, text: str) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [chat(text, ANSWERED)] * 3)
+    described = read_structure(local(path)).describe()
+    assert re.search(rf"3 rows hold marks .*{path}:1", described)
+
+
+def test_results_of_tools_that_are_rendered_already_are_named(tmp_path: Path) -> None:
+    turns = [*chat(ASKED, "I look.")["messages"], {"role": "tool", "content": "<tool_response>4"}]
+    path = write_lines(tmp_path / "a.jsonl", [{"messages": turns}])
+    assert "'<tool_response>'" in read_structure(local(path)).describe()
+
+
+@pytest.mark.parametrize(("plain", "is_named"), [(18, True), (19, True), (20, False)])
+def test_few_rows_may_write_about_templates(tmp_path: Path, plain: int, is_named: bool) -> None:
+    rows = [chat(f"{number}?", ANSWERED) for number in range(plain)]
+    path = write_lines(tmp_path / "a.jsonl", [*rows, chat(RENDERED[0], ANSWERED)])
+    assert ("hold marks" in read_structure(local(path)).describe()) == is_named
+
+
+def test_plain_text_keeps_its_marks_and_its_column_is_used(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"text": RENDERED[0], "url": "far.example"}])
+    [row] = converted(path, form=DataFormat.text)
+    assert row == {"text": RENDERED[0]}
+    described = read_structure(local(path, form=DataFormat.text)).describe()
+    assert described.endswith("columns that are not used: 'url'")
+
+
+# columns that may say which answers are good ones, or hold one
+UNUSED: tuple[Row, ...] = (
+    {"helpfulness": 4, "verbosity": 0.5},
+    {"annotations": {"rating": "4"}},
+    {"thinking_trajectories": ["Well..."]},
+    {"conversation": [{"role": "user", "content": "Another one"}]},
+)
+
+
+@pytest.mark.parametrize("columns", UNUSED)
+def test_columns_that_are_no_texts_are_named(tmp_path: Path, columns: Row) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{**chat(ASKED, ANSWERED), **columns}])
+    listed = ", ".join(map(repr, columns))
+    assert f"columns that are not used: {listed}" in read_structure(local(path)).describe()
