@@ -65,13 +65,13 @@ class EvaluationRequest:
     """What is evaluated in one process."""
 
     jobs: tuple[HarnessJob, ...]
-    tokenizer: str  # of the run that is evaluated: it tokenises every prompt
+    tokenizer: str  # the folder of the evaluated run's tokenizer, which encodes every prompt
     limit: int | None  # of the questions of a task
     batch_size: int
 
 
 class RefusalError(Exception):
-    """A task that cannot be evaluated; the argument is the object that is printed."""
+    """A task cannot be evaluated; the argument is the object that is printed."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -206,7 +206,7 @@ def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -
         empty = AutoModelForCausalLM.from_config(config)
     loaded_tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     measuring = MeasuringModel(pretrained=empty, tokenizer=loaded_tokenizer, batch_size=batch_size)
-    measuring._device = torch.device("cpu")  # where the prompts are
+    measuring._device = torch.device("cpu")  # the prompts stay on the CPU
     return measuring
 
 
@@ -238,7 +238,7 @@ def _checked_model_class(folder: str) -> Any:
             return self.tok_encode(context), self.tok_encode(continuation)
 
         def check_targets(self, requests: Any) -> None:
-            """Refuse a prompt that does not fit with its answer, whose last token is not read."""
+            """Refuse a prompt that does not fit together with its answer (without its last token)."""
             lengths = [len(context) + len(target) - 1 for _, context, target in requests]
             self._check(max(lengths, default=0))
 

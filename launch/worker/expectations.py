@@ -17,16 +17,16 @@ from . import hooks
 from .channel import EventWriter
 from .evidence import NO_STEP, REFUTED, TOO_SHORT, Evidence
 
-EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
+EXIT_STOPPED = 3  # it repeats launch.errors.EXIT_STOPPED, which this interpreter may not have
 
-# the keys of accelerate's state that can be requested; checked as soon as it is set up
+# The keys of accelerate's state that can be requested. They are checked as soon as it is set up.
 STATE = (
     "distributed",  # accelerate's DistributedType
     "world_size",
     "zero_stage",  # 0 means no ZeRO
     "device",
 )
-# what is checked before the first optimizer step (launch/worker/evidence)
+# The settings that are checked before the first optimizer step (launch/worker/evidence).
 EVIDENCE = (
     "liger",  # the required kernels with commas, as far as Liger has them for the model
     "packing",

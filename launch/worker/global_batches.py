@@ -61,7 +61,7 @@ class GlobalBatchSampler:
         self.inner = inner
         self.layout = layout
         self.lengths = lengths
-        # deal the samples of a global batch by length; else keep upstream's order
+        # Whether the samples of a global batch are dealt by length, not in upstream's order.
         self.balanced = False
         self.has_pairs = False  # each sample is a preference pair
         self.on_epoch: Callable[[], None] = lambda: None  # called when an epoch starts
@@ -131,8 +131,8 @@ class GlobalBatchSampler:
         for start in range(layout.rank * size, len(samples), layout.ranks * size):
             weight = scale = None
             if counts is not None:
-                # the trainer averages over the ranks and divides by the accumulation steps, even in
-                # a shorter step
+                # The trainer averages over the ranks and divides by the accumulation steps, even in
+                # a shorter step.
                 micro_batches = layout.ranks * layout.accumulation
                 weight = sum(counts[start : start + size]) * micro_batches / max(1, sum(counts))
                 scale = sum(counts) / (micro_batches * size)

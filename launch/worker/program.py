@@ -1,4 +1,6 @@
-"""Runs one rank: connect to the supervisor, patch, run the trainer, and report why it ended."""
+"""Runs one rank: connects to the supervisor, applies the patches, runs the trainer, and reports why
+it ended.
+"""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ class SamplesRequest:
     out: Path  # the file to write
     detail: int  # samples of each data set that are described token by token
     rows: int | None  # of a hub data set; the others are read completely
-    # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
+    # The machine's folder of prepared data sets; HF_DATASETS_CACHE is the preview's own folder.
     hub_data: Path
     per_device: int  # samples of one micro batch
-    # the files of all rows of each data set, of which none may fail in the chat template; none for
-    # one whose rows are those that the trainer is given
+    # For each data set, the files with all its rows, which must all render in the chat template;
+    # empty if the rows that the trainer is given are all rows.
     whole: tuple[tuple[Path, ...], ...] = ()
     starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 
@@ -50,9 +50,9 @@ class TokenizedSide:
     # whether each token carries loss; None where the loss is not on tokens
     loss: Sequence[bool] | None
     tools: Any = None  # a list of definitions, or one in JSON
-    # positions that the trainer's batch masks although they are not padding
+    # The positions that the trainer's batch masks although they are not padding.
     hidden: Sequence[int] = ()
-    # ids and loss before truncation; None: those above, or nobody knows them of a side that is cut
+    # The ids and the loss before truncation; None if they equal those above, or are not known.
     whole: tuple[Sequence[int], Sequence[bool] | None] | None = None
     drops_tools: bool = False  # whether the trainer leaves the tools of the row out
     due: Sequence[int] | None = (
@@ -251,7 +251,7 @@ def _find(part: list[int], whole: list[int]) -> int | None:
 
 
 def _cut(text: str, spans: Sequence[Place]) -> list[str]:
-    """Return the text of each token; of tokens that share a character the first has it."""
+    """Return the text of each token; a character of several tokens belongs to the first of them."""
     pieces = []
     done = spans[0][0] if spans else 0
     for start, end in spans:
@@ -287,7 +287,7 @@ def _drops_calls(text: str, side: TokenizedSide, tools: Any) -> bool:
         for message in side.messages
         if message["role"] in ("tool", "environment")
     ]
-    # some templates write a result as JSON, with its quotes escaped
+    # Some templates write a result as JSON, with its quotes escaped.
     escaped = {part: json.dumps(part, ensure_ascii=False)[1:-1] for part in (*names, *results)}
     return any(part not in text and form not in text for part, form in escaped.items())
 

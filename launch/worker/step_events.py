@@ -57,7 +57,7 @@ class PaddedTokens:
         return int(total)
 
 
-# how fast the evaluation was, which is not a result
+# The metrics of an evaluation's speed, which are not results.
 _RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")
 
 
@@ -153,7 +153,7 @@ class StepEvents:
         for curve in self._curves:
             if f"eval_{curve}_loss" in logs:
                 self._by_set |= name_by_set(logs, curve)
-        # the Trainer's summary at the end has neither
+        # The Trainer's summary at the end has neither a loss nor an evaluation.
 
     def _take_step(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any]) -> None:
         """Send a step, or keep its fields until it is evaluated."""
@@ -227,7 +227,7 @@ def early_stop(events: EventWriter, patience: int) -> Any:
         """Every rank decides the same: the logged losses are gathered from all ranks."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self._decide(state, control)  # a run that resumes from where it stopped
+            self._decide(state, control)  # a resumed run may have to end at once
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._decide(state, control)

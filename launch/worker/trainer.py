@@ -14,9 +14,9 @@ from typing import Any
 
 from .moves import known_name
 
-_MOST_ERRORS = 4  # of a chain: the root, and the outermost ones
-_MOST_PACKAGES = 6  # of each
-_MESSAGE_BYTES = 600  # of each, as JSON: an event has one page for all of them
+_MOST_ERRORS = 4  # exceptions of a chain that are sent: the root, and the outermost ones
+_MOST_PACKAGES = 6  # packages that are sent of each exception
+_MESSAGE_BYTES = 600  # of each message, as JSON: one event has all of them
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def error_chain(error: BaseException) -> list[dict[str, Any]]:
 def _find_chain(error: BaseException) -> list[tuple[BaseException, bool]]:
     """Return the exceptions that Python prints, the root first, and whether each was handled.
 
-    An exception was led to by its `__cause__`, else by its `__context__` unless that is suppressed.
+    The predecessor of an exception is its `__cause__`, else its `__context__` unless that is
+    suppressed.
     """
     chain: list[tuple[BaseException, bool]] = []
     current: BaseException | None = error

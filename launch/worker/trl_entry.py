@@ -62,7 +62,7 @@ def main(
     script = job.script
     args = job.args
     trainer = _build(job)
-    # packed rows are not samples, and a stream has no end that could be read here
+    # Packed rows are not samples, and the rows of a stream can't be counted.
     has_lengths = not getattr(args, "packing", False) and not script.dataset_streaming
     if "lengths" in options and events.rank == 0 and has_lengths:
         write_lengths(Path(options["lengths"]), trainer.train_dataset, events)
@@ -178,7 +178,7 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
         "peft_config": adapter,
     }
     if "continue_adapter" in job.options:
-        # the trainer gets a model that is loaded, and refuses settings of loading one
+        # The trainer gets a loaded model, with which it refuses settings of loading one.
         arguments["model"] = _load_adapter(model.model_name_or_path, quantization, adapter, args)
         arguments["quantization_config"] = None
         arguments["peft_config"] = None
@@ -309,7 +309,7 @@ def _count_of(name: str, options: Mapping[str, str]) -> int:
 
 
 def _ignore_bias_buffers(model: Any) -> None:
-    """As trl/scripts/dpo.py:110-116."""
+    """Have DDP ignore boolean buffers, as trl/scripts/dpo.py:110-116 does."""
     import torch
 
     names = [name for name, buffer in model.named_buffers() if buffer.dtype == torch.bool]

@@ -112,7 +112,7 @@ class Scorer:
         option = self._option
         if not option.judges(name, row):
             return VerifierOutcome(None)
-        # as upstream's `non_stop_penalty_value`
+        # Upstream's `non_stop_penalty_value` does the same.
         if option.truncated_reward is not None and self.end_ids.isdisjoint(ids[-1:]):
             return VerifierOutcome(option.truncated_reward)
         return self.process.score(VerifierCall(name, prompt, text_of(completion), row, list(ids)))
@@ -125,7 +125,7 @@ class Scorer:
     ) -> None:
         """Log how long a verifier took and how often it failed, and warn of failures."""
         seconds = sum(outcome.seconds for outcome in outcomes)
-        # TRL averages over the functions, and over the ranks
+        # TRL averages the metric over the functions and over the ranks.
         log_metric("verifier_seconds", seconds * len(self.weights))
         calls = [outcome for outcome in outcomes if outcome.seconds]
         for outcome in calls:
@@ -171,8 +171,8 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     def sample(self) -> dict[str, float]:
         """Record completions; judge them where they are the start model's.
 
-        A reward that never differs teaches nothing, nor do answers without an end. Returns no
-        metrics of the step (see `launch.worker.trl_samples.sampling_class`).
+        Nothing can be learned from rewards that are all equal, or from answers without an end.
+        Returns no metrics of the step (see `launch.worker.trl_samples.sampling_class`).
         """
         if self.state.global_step:
             self._sample(_RECORDED)
@@ -264,7 +264,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         result = super().train(*arguments, **options)
-        # the steps of one generation, whose weights are those of its first step
+        # The number of steps that train on one generation, which the weights of its first step made.
         generated = self.args.steps_per_generation * self.num_iterations
         steps = math.ceil(generated / self.args.gradient_accumulation_steps)
         self._pending.leave_unproven(is_too_short=self.state.max_steps <= max(FEW_STEPS, steps))
@@ -292,7 +292,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
         with record(self.vllm_generation) as engine:
             result = self._generate_timed(*arguments, **options)
         found = (engine.value, engine.how) if engine is not None else None
-        if is_server:  # the main process has asked it
+        if is_server:  # only the main process has compared the server's weights
             found = self._from_main_process(found)
         if found is not None:
             self._pending.show("sampler_weights", *found)

@@ -39,7 +39,7 @@ _KEPT_TEXT = 240  # characters of a message
 
 @dataclass(frozen=True)
 class VerifierOutcome:
-    """What one call gave."""
+    """The result of one call."""
 
     score: float | None  # None: the verifier does not judge this answer; 0 after a failure
     seconds: float = 0.0
@@ -116,17 +116,17 @@ BUILT_IN: Mapping[str, Callable[[str, str], float]] = {
     "ifeval": _ifeval,
     "exact": _exact,
 }
-# what a built-in verifier may import: a call names the one that it misses
+# {built-in verifier: the modules that it may import}; a call names the one that is missing
 _MODULES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("math", "gsm8k"), ("math_verify",)),
-    # for each form of its rows
+    # Each of the two forms of its rows needs one of these.
     "ifeval": ("open_instruct.if_functions", "lm_eval.tasks.ifeval.utils"),
 }
 
 
 @cache
 def upstream_verifiers() -> Mapping[str, Any]:
-    """Return open-instruct's own, by name; what they need of services is not set
+    """Return open-instruct's own verifiers by name, without settings of the services that they call
     (ground_truth_utils.py:1188).
     """
     from open_instruct.ground_truth_utils import build_all_verifiers
@@ -140,12 +140,12 @@ def upstream_verifiers() -> Mapping[str, Any]:
 
 
 def calls_service(name: str) -> bool:
-    """Whether a verifier of open-instruct's asks a judge, or a server that runs code."""
+    """Whether one of open-instruct's verifiers calls an LLM judge, or a server that runs code."""
     config = upstream_verifiers()[name].verifier_config
     return not {"max_length_verifier_max_length"} >= vars(config or object).keys()
 
 
-# by their ground truth; flan is open-instruct's alone
+# The verifiers whose ground truth is an answer; flan is one of open-instruct's only.
 _ANSWERED = ("gsm8k", "math", "exact", "flan")
 
 
@@ -169,7 +169,7 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
 
 @cache
 def _own_function(name: str) -> Callable[..., Any]:
-    """Load FUNCTION of PATH.py, whose folder can be imported from."""
+    """Load FUNCTION of PATH.py, with the file's folder on the import path."""
     path, _, function = name.rpartition(":")
     module_name = Path(path).stem
     sys.path.insert(0, str(Path(path).parent))
@@ -185,7 +185,7 @@ def _own_function(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-_CALL_FIELDS = ("prompt", "completion", "completion_ids")  # that are not columns of the row
+_CALL_FIELDS = ("prompt", "completion", "completion_ids")  # fields that are not columns of the row
 
 
 def _score(call: Mapping[str, Any]) -> Any:
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _load(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Import what the verifiers need, so that the first call is not the one that waits for it."""
+    """Import what the verifiers need, so that the first call does not have to wait for it."""
     name = ""
     try:
         for name in call["load"]:
@@ -288,8 +288,8 @@ class VerifierError(RuntimeError):
 
 @dataclass
 class VerifierProcess:
-    """Calls verifiers in a child process, which is killed and started again when a call is over the
-    limit.
+    """Calls verifiers in a child process, which is killed and started again when a call exceeds the
+    time limit.
     """
 
     names: Sequence[str]  # of the verifiers that are loaded at the start

@@ -43,7 +43,7 @@ class EvidenceCollector:
         self._epoch = dealt.EpochRecorder()
         self._epoch_due: dealt.EpochCounts | None = None  # what it has to deal to this rank
         self._epoch_steps = 0  # optimizer steps of an epoch
-        self._mixture: Evidence | None = None  # as the first step has shown it
+        self._mixture: Evidence | None = None  # the evidence "mixture" of the first step
         self._packing: str | None = None  # what is in effect
         self._checkpoint: str | None = None  # the folder that the trainer has loaded
         self._clip_norm: float | None = None  # that the trainer passes to accelerate
@@ -232,7 +232,7 @@ class EvidenceCollector:
         ]
 
     def _expect_epoch(self, objects: TrainerObjects, collected: Sequence[Evidence]) -> None:
-        """Note what the first whole epoch has to deal; count no further where nothing is known."""
+        """Note the expected counts of the first whole epoch; stop counting if none is known."""
         self._mixture = next((item for item in collected if item.what == rows.MIXTURE), None)
         script = self._context.trainer.script_name
         self._epoch_due = dealt.expect_epoch(objects, self._packing, script)
@@ -244,7 +244,7 @@ class EvidenceCollector:
         self._epoch_steps = -(-len(objects.dataloader) // accumulation)
 
     def _compare_epoch(self) -> None:
-        """Compare what the first whole epoch has dealt with its rows, once it ends."""
+        """Compare the counts of the first whole epoch with those of its rows, once it ends."""
         if not self._epoch.is_counting or self._epoch_due is None or self._mixture is None:
             return
         if self._steps_done() % self._epoch_steps:
@@ -287,7 +287,7 @@ class EvidenceCollector:
         return before + self._steps
 
     def _count_samples(self) -> None:
-        """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""
+        """Check the samples of the first step that is not shortened by the end of an epoch."""
         if self._objects is None or not self._counts_samples:
             return
         evidence = batches.count_samples(
@@ -300,7 +300,7 @@ class EvidenceCollector:
         if evidence.verdict is not None:
             self._counts_samples = False
             self._passes.stop()
-        # Without a verdict the step was the rest of an epoch, and the next step is whole.
+        # Without a verdict the step had the last rows of an epoch, and the next step is whole.
         self.report([evidence])
 
     def report(self, evidence: Sequence[Evidence]) -> None:

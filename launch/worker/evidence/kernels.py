@@ -76,7 +76,7 @@ def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None
     """
     try:
         has_leak = leaks()
-    except Exception as error:  # any model or kernel may refuse to be built or called like this
+    except Exception as error:  # a model or kernel may refuse to be built or called in this test
         why = f"the test did not run ({describe_error(error)})"
         return Evidence("isolation", None, how, note=why).compare("true")
     value = "attention leaks across documents" if has_leak else "no attention across documents"

@@ -11,10 +11,10 @@ from .trainer_objects import class_name
 
 BETA = "beta"
 LOSS = "loss"
-# The settings of DPO by the attribute of TRL's DPOTrainer that its loss reads
+# {setting of DPO: the attribute of TRL's DPOTrainer that its loss reads}
 # (trl/trainer/dpo_trainer.py).
 _OF_DPO = {BETA: "beta", LOSS: "loss_types"}
-# The settings of RLVR by the attribute of TRL's GRPOTrainer that its loss or its sampling reads
+# {setting of RLVR: the attribute of TRL's GRPOTrainer that its loss or its sampling reads}
 # (trl/trainer/grpo_trainer.py).
 _OF_RLVR = {
     "temperature": "temperature",
@@ -29,8 +29,8 @@ _TOLERANCE = 1e-6
 
 
 def check_trl(trainer: Any, requested: Mapping[str, str]) -> list[Evidence]:
-    """Return the findings on a trainer of TRL, as far as they are requested: on the attributes that
-    its loss and its sampling read.
+    """Return the evidence of the requested settings that the loss and the sampling of a TRL trainer
+    read from its attributes.
     """
     if trainer is None:
         return []

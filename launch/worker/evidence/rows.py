@@ -1,4 +1,4 @@
-"""Checks the rows that a trainer has: how many of each data set, and the length of the longest."""
+"""Checks a trainer's rows: how many it has of each data set, and how long the longest one is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .trainer_objects import TrainerObjects, class_name
 MIXTURE = "mixture"
 LIMIT = "max_seq_length"
 
-# The files that describe a folder of rows, and where the number of its rows is.
+# {file that describes a folder of rows: the keys that lead to the number of rows}
 _DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
 # The names of the limit among the arguments of a trainer.
 _LIMIT_ARGUMENTS = ("max_length", "max_seq_length", "max_token_length")
@@ -42,11 +42,12 @@ class RowRecord:
 
     def __init__(self) -> None:
         self.parts: list[LoadedPart] = []
-        # rows before and after TRL tokenises them, which may leave some out; None before
+        # The number of rows before and after TRL tokenises them, which may drop some; None until
+        # then.
         self.prepared: tuple[int, int] | None = None
-        # what differs between the tokenised rows and those that were staged
+        # The differences between the tokenised rows and those that were staged.
         self.faults: list[str] = []
-        self.compared = 0  # staged rows that were tokenised anew
+        self.compared = 0  # staged rows that were tokenised again
         self.sources: list[Any] = []  # the data sets before they are tokenised
 
     @property
@@ -99,7 +100,7 @@ class RowRecord:
                 return prepared
 
     def _compare(self, dataset: Any, due: Sequence[Mapping[str, Any]], name: str) -> None:
-        """Look for staged rows that were tokenised anew among those of the trainer."""
+        """Look among the trainer's rows for staged rows that were tokenised again."""
         missing = tokenised.count_missing(dataset, due)
         self.compared += len(due)
         if missing:
@@ -171,7 +172,7 @@ def read_numpy_folder(folder: Path, names: Sequence[str]) -> tuple[list[LoadedPa
     """Return the data sets `names` in the statistics of open-instruct's tokenised numpy files
     (numpy_dataset_conversion.py:429), and the tokens of all.
 
-    Raises OSError, ValueError or LookupError for a file that is not there, or is another.
+    Raises OSError, ValueError or LookupError for a file that is missing or has another content.
     """
     content = json.loads((folder / "dataset_statistics.json").read_text(encoding="utf-8"))
     by_name = {entry["dataset_name"]: entry for entry in content["per_dataset_statistics"]}
@@ -242,8 +243,8 @@ def check_longest(
     """Return the finding "max_seq_length" on the rows of the data loader, and on the limit that the
     trainer's arguments and its collator have.
 
-    `record`: the data sets, by whose staged rows rows that end otherwise are told from rows that
-    were cut.
+    `record`: the data sets, whose staged rows show whether a row was cut or merely ends
+    differently.
     """
     if requested is None:
         return []
@@ -263,7 +264,7 @@ class Limit:
     """A number of tokens that a trainer cuts or drops rows at."""
 
     tokens: int
-    attribute: str  # that has it: `SFTConfig.max_length`
+    attribute: str  # where it is set: `SFTConfig.max_length`
 
 
 def find_limits(owner: Any, names: Sequence[str]) -> list[Limit]:
@@ -286,7 +287,7 @@ def judge_limit(
     """Compare the limits of a trainer, and the rows of its data set, with the requested limit.
 
     `names`: the data sets, as the trainer is given them. Rows that seem to be cut at another limit
-    are looked up there, as their text is by the `tokenizer`.
+    are decoded with the `tokenizer` and looked up there.
     """
     for limit in limits:
         if str(limit.tokens) != requested:
@@ -333,7 +334,7 @@ def _count_cut(
         return len(suspects)
     plain = dataset.with_format(None)
     rows = [plain[number][column] for number in suspects[:_SUSPECTS]]
-    # a character of several tokens may be cut, too
+    # A character of several tokens may be cut too, and then decodes to U+FFFD.
     return count_cut([tokenizer.decode(row).rstrip("\ufffd") for row in rows], names)
 
 

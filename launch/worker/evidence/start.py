@@ -19,7 +19,7 @@ from .trainer_objects import TrainerObjects
 
 _CHECKPOINT = "checkpoint"
 _SHOWN = 3
-# a reward model's new head (transformers modeling_layers.py, GenericForSequenceClassification)
+# The new head of a reward model (transformers modeling_layers.py, GenericForSequenceClassification).
 _NEW_HEADS = ("score.", "classifier.")
 _HEADS = (*_NEW_HEADS, "lm_head.")
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
@@ -76,7 +76,7 @@ def pin_base(model: Any) -> None:
         config.revision = getattr(model.config, "_commit_hash", None) or config.revision
 
 
-# launch.planning.chat_template.TOKENIZERS_OWN, which this interpreter may not have
+# This repeats launch.planning.chat_template.TOKENIZERS_OWN, which this interpreter may not have.
 _TOKENIZERS_OWN = ("olmo123",)
 
 
@@ -342,7 +342,7 @@ def _find_dropouts(model: Any) -> set[float]:
     for module in model.modules():
         layers = getattr(module, "lora_dropout", None)
         if layers is not None and hasattr(layers, "values"):
-            # without dropout the layer is an Identity
+            # Without dropout the layer is an Identity.
             dropouts.update(float(getattr(layer, "p", 0.0)) for layer in layers.values())
     return dropouts
 

@@ -11,14 +11,15 @@ from ..channel import EventWriter
 from ..moves import path_at_pin
 from ..trainer import TrainerProgram
 
-# of the packages whose lines the patches name; open-instruct's are those at its pin, e6c3044a
+# The versions of the packages whose lines the patches name. Lines of open-instruct are those at its
+# pin, e6c3044a.
 VERSIONS = {
     "accelerate": "1.15.0",
     "datasets": "5.2.0",
     "olmo_core": "3.0.0",
     "transformers": "5.23.0",
 }
-# file -> line, or first and last line -> its text
+# {file: {line, or first and last line: its text}}
 UpstreamLines = Mapping[str, Mapping[int | tuple[int, int], str]]
 
 
@@ -98,7 +99,7 @@ class PatchInfo:
     """A patch. Everything but `apply` and `not_needed` works without the trainer's packages."""
 
     id: str
-    reason: str
+    reason: str  # what it changes in upstream's code, and why: one line of `plan`
     lines: UpstreamLines  # that it relies on
     apply: Callable[[PatchContext], None]
     # returns why it is not needed, or None if it is
