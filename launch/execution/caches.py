@@ -2,8 +2,8 @@
 
 Each is written by one run at a time, and is group-writable. launch/planning/identity.py computes
 their keys. Upstream uses any existing folder as a finished data set (dataset_transformation.py:2202)
-and any existing file as finished log-probabilities (dpo_utils.py:436), so what a killed run left
-half-written is found and removed before the start.
+and any existing file as finished log-probabilities (dpo_utils.py:436), so half-written data of a
+killed run is found and removed before the start.
 
 `cache_only=true` tokenises in one plain CPU process. Upstream tokenises inside a process group,
 which times out after 30 minutes (finetune.py:376).
@@ -212,8 +212,8 @@ def _busy(tokenized: Path, holder: lock.Holder) -> Finding:
     )
 
 
-# The patches of the pass: they let the trainer be imported, give it the chat template of the run,
-# report its tokenised data, and write the lengths of its samples.
+# The patches that a tokenising pass keeps: they let the trainer be imported, give it the chat
+# template of the run, report its tokenised data, and write the lengths of its samples.
 _KEPT_PATCHES = (
     "unused_imports",
     "registered_models",

@@ -78,7 +78,7 @@ from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.wording import count_of
 
-# runs a plan's processes to their end, and compares the files that they load
+# A function that runs a plan's processes to their end, and compares the files that they load.
 RankRunner = Callable[[Plan, RunFolder, Display, LoadedFiles], Outcome]
 
 
@@ -126,7 +126,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         _announce_done(outcome, plan, display)
     elif outcome.exit_code != supervised.exit_code:  # supervise() could not announce this cause
         _announce_failure(outcome, display)
-    ended = Run(folder.path)  # read anew, with its outcome
+    ended = Run(folder.path)  # it is read again, now with its outcome
     if plan.config.report:
         from launch.execution.report.page import write_run_report
 
@@ -175,7 +175,7 @@ def _run_recorded(  # noqa: PLR0917
     run_ranks: RankRunner,
     inputs: LoadedFiles,
 ) -> Outcome:
-    """Record the start and run the ranks. An error of this process meanwhile (a full disk, a
+    """Record the start and run the ranks. An error of this process in that time (a full disk, a
     signal) becomes an outcome.
     """
     began = time.monotonic()
@@ -418,13 +418,13 @@ def _read_evidence(
     """Return the evidence of the requested settings from the latest attempt, and from those that
     made the `checkpoint` that it resumed from.
 
-    `proofs` has what a run must show besides; it is None for a run that keeps no model.
+    `proofs` has further evidence that the run must show; it is None for a run that keeps no model.
     """
     requested = requested_settings(plan.config, plan.parallel, plan.inputs.mixture)
     if proofs is not None:
         requested |= proofs
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    attempt = max(1, latest_attempt(run.folder))  # a trial's runs count none
+    attempt = max(1, latest_attempt(run.folder))  # the short runs of a trial record no attempt
     found = read_evidence(run, requested, attempt, inspects=inspects)
     if checkpoint is not None:
         found = add_earlier_proofs(found, run, requested, checkpoint.name)
@@ -440,8 +440,8 @@ def _read_evidence(
 
 
 def _excuse_first_update(item: Evidence) -> Evidence:
-    """Excuse a run of a step or two without a first update: the learning rate of its warm-up may
-    have been 0.
+    """Mark a missing first update as too early to judge: the learning rate of the first step or two
+    may have been 0.
     """
     if item.what == "first_update" and item.verdict == UNPROVEN:
         return replace(item, how=TOO_SHORT)

@@ -42,7 +42,7 @@ class Training:
     python: str  # the interpreter that has its libraries
     dtype: str  # type of the base: bfloat16, float32, or auto for the one of its checkpoint
     quantized: bool  # whether the base was in 4 bit
-    # token ids of the run's first samples; empty when they are unknown
+    # The token ids of the run's first samples; empty if they are unknown.
     rows: tuple[tuple[int, ...], ...]
 
 
@@ -56,7 +56,7 @@ class Merged:
     adapter_effect: float  # the same measure between the base with and without the adapter
     tokens: int  # number of tokens that were compared
     built: bool  # False if it existed already
-    # the same measure between the merged model and the 4-bit base + adapter that was trained
+    # The same measure between the merged model and the 4-bit base + adapter that was trained.
     quantized_error: float | None = None
 
 

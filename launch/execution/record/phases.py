@@ -31,7 +31,7 @@ class WarningCount:
 
 @dataclass
 class EventSummary:
-    """The phases, warnings and guards of events.jsonl."""
+    """The phases, the warnings and the findings of guards in events.jsonl."""
 
     attempts: list[list[Phase]] = field(default_factory=list)
     warnings: dict[str, WarningCount] = field(default_factory=dict)

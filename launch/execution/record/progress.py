@@ -1,4 +1,4 @@
-"""How far a run has trained, how fast, and its losses: what runs are compared by."""
+"""Reads how far a run has trained, how fast, and its losses, by which runs are compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
     # Tokens per second, or steps per second where tokens are not counted.
     speed: float | None = None
     memory_gib: float | None = None  # highest peak of rank 0
-    unreadable: int = 0  # lines of metrics.jsonl that are no logged step
+    unreadable: int = 0  # lines of metrics.jsonl that are not a logged step
 
     @property
     def speed_unit(self) -> str:

@@ -64,8 +64,8 @@ class RunStatus:
 
     path: Path
     name: str
-    # running, done, failed, stopped (by the user), unfinished (it ended without recording an
-    # outcome) or absent
+    # The state is running, done, failed, stopped (by the user), unfinished (it ended without
+    # recording an outcome) or absent.
     state: str
     since: float  # unix seconds: when it began (running) or ended
     holder: Holder | None = None
@@ -79,7 +79,7 @@ class RunStatus:
     seconds_left: float | None = None
     outcome: Outcome | None = None
     validation: ValidationRecord | None = None  # so far, while it runs
-    other_format: Finding | None = None  # of its record, which may then be read wrongly
+    other_format: Finding | None = None  # the problem of a record that may be misread
 
     def __repr__(self) -> str:
         parts = [f"{self.name}: {self.state}"]
@@ -236,7 +236,7 @@ class Run:
     def events(self, *kinds: str) -> Iterator[Event]:
         """Yield the events of these kinds; without any, all of them.
 
-        A line of events.jsonl that is no valid event is left out.
+        A line of events.jsonl that is not a valid event is left out.
         """
         for entry in iterate_json_lines(self.folder / "events.jsonl"):
             event = read_event(entry) if entry is not None else None
@@ -250,12 +250,12 @@ class Run:
 
     @cached_property
     def progress(self) -> Progress:
-        """How far it has trained and how fast, until `until_step`."""
+        """The progress and speed of the training, until `until_step`."""
         return read_progress(iterate_json_lines(self.folder / "metrics.jsonl"), self.until_step)
 
     @cached_property
     def event_summary(self) -> EventSummary:
-        """The phases of each attempt, the warnings, and what the guards found."""
+        """The phases of each attempt, the warnings, and the findings of guards."""
         return summarize_events(self.events("phase", "guard", "warning"), self.finished)
 
     @cached_property
@@ -302,7 +302,7 @@ class Run:
 
     @cached_property
     def status(self) -> RunStatus:
-        """The status of the run. Of metrics.jsonl only the end is read where there is an outcome."""
+        """The status of the run. If there is an outcome, only the end of metrics.jsonl is read."""
         holder, heartbeat = self.holder or (None, None)
         outcome = None if holder else self.outcome
         state = "running" if holder else str(self.folder_status)
@@ -386,7 +386,7 @@ def number(value: object) -> float | None:
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # the whole number is too large for a float
         return None
 
 

@@ -13,7 +13,7 @@ from launch.execution.record.steps import Curve, MetricCurves, Point
 from launch.table import format_measurement
 from launch.terminal import printable
 
-COLOURS = 6  # of page.css; curves beyond them repeat the colours with another dash
+COLOURS = 6  # colours in page.css; further curves repeat them with another dash
 _TABLE_STEPS = 6
 
 
@@ -72,7 +72,7 @@ class Chart:
 
     @property
     def is_always_0(self) -> bool:
-        """Whether it shows a line at 0 and nothing else."""
+        """Whether all its curves stay at 0."""
         return not any(value for line in self.lines for _, value in line.points)
 
     def as_json(self) -> dict[str, object]:

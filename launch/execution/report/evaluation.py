@@ -1,4 +1,4 @@
-"""What a run's model answered: the tasks of evaluation.json, and samples while it trained."""
+"""Reads what a run's model answered: in the tasks of evaluation.json, and while it trained."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from launch.execution.record.run import Run, mapping, number, objects
 from launch.files import iterate_json_lines, read_json_object
 from launch.table import format_measurement
 
-_ANSWERS = 3  # of each task
-_MAX_ROWS = 2000  # read of a file of answers
-_MAX_CHARACTERS = 600  # shown of a prompt or an answer
+_ANSWERS = 3  # answers of each task that are shown
+_MAX_ROWS = 2000  # rows of a file of answers that are read
+_MAX_CHARACTERS = 600  # characters of a prompt or an answer that are shown
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _answer_rows(sample_files: Mapping[str, Sequence[str]]) -> list[list[str]]:
 def _read_answers(path: Path) -> Iterator[_Answer]:
     """Yield the first generated answers of each task in a file of lm-evaluation-harness.
 
-    A task that only scores given texts has none.
+    A task that only scores given texts has no generated answers.
     """
     counts: Counter[str] = Counter()
     for row in islice(iterate_json_lines(path), _MAX_ROWS):

@@ -35,9 +35,7 @@ class AttemptTimeline:
 def build_timelines(
     attempts: Sequence[Sequence[Phase]], resumed_from: Sequence[str | None]
 ) -> list[AttemptTimeline]:
-    """Return the phases of each attempt; `resumed_from` has each attempt's checkpoint, where it had
-    one.
-    """
+    """Return the phases of each attempt. `resumed_from` has the checkpoint of each attempt, if any."""
     timelines = []
     for index, phases in enumerate(attempts):
         began = phases[0].began

@@ -23,7 +23,7 @@ _ORPHANS = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at mo
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is suspended (SIGSTOP); False for one that cannot be looked at."""
+    """Return whether a process is suspended (SIGSTOP); False for one that cannot be inspected."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -88,7 +88,7 @@ _REAPER = Path(__file__).with_name("reaper.py")
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """A program that runs beside the command: it answers GET /health before that is started."""
+    """A program that runs beside the command, which starts once the program answers GET /health."""
 
     argv: tuple[str, ...]
     port: int  # on this machine
@@ -195,7 +195,7 @@ class ReaperProcess:
         return time.monotonic() - self._ordered > patience
 
     def kill(self) -> None:
-        """Kill the reaper itself; its reports then end, and what it left is ended from here."""
+        """Kill the reaper itself; its reports then end, and this process ends what it has left."""
         self._process.kill()
 
     def close(self) -> None:
