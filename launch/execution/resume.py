@@ -11,7 +11,7 @@ from launch import resources
 from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
-from launch.execution.record.format import in_the_way
+from launch.execution.record.format import add_restart_cure
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping, number, objects
 from launch.execution.record.written import read_written
@@ -65,7 +65,7 @@ def refuse_other_format(plan: Plan) -> None:
     """
     problem = Run(plan.folder).other_format
     if problem is not None and not plan.config.restart:
-        raise UserError(in_the_way(problem))
+        raise UserError(add_restart_cure(problem))
 
 
 def decide_start(plan: Plan) -> AttemptStart:

@@ -38,7 +38,7 @@ def format_problem(
     return None
 
 
-def in_the_way(problem: Finding) -> Finding:
-    """Return the problem of a record of another format in the folder that a run is to use."""
+def add_restart_cure(problem: Finding) -> Finding:
+    """Return the problem of a folder in another format that a run is to use, with its cure."""
     cure = Fix.of("{0} archives it and starts over; {1} leaves it", "restart=true", "name=NAME")
     return Finding.error("other_format", problem.message, None, cure)

@@ -55,8 +55,7 @@ def gate(
 ) -> Callable[[GateFunction], Gate]:
     """Make a gate of a function whose docstring is the gate's summary: why it exists.
 
-    The function returns None where the gate does not apply: for another loss, or without a width
-    before.
+    The function returns None if the gate does not apply: for another loss, or at the first width.
     """
 
     def make(function: GateFunction) -> Gate:
