@@ -358,7 +358,7 @@ def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]
 
 
 def _add_sweep(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Add plots of the losses of the runs, by the values of their keys."""
+    """Add plots of the losses and the throughput of the runs."""
     for title, name in (
         ("Best validation loss", "best_validation_loss"),
         ("Loss after the last step", "loss"),

@@ -47,7 +47,7 @@ _USAGE = "bench stage=S [common] -- [A's overrides] -- [B's overrides]"
 class BenchRequest:
     """The parsed command line of a bench."""
 
-    common: CommandLine  # what both settings have in common
+    common: CommandLine  # the part of the line that applies to both settings
     own: tuple[tuple[str, ...], tuple[str, ...]]  # the overrides that only A has, and those of B
 
     def line(self, side: int) -> CommandLine:
