@@ -100,8 +100,8 @@ def render_pipeline(folder: Path) -> str:
 
 
 def _label_stages(folder: Path) -> list[str]:
-    """Return the name of the stage of each run that has started; of a stage that comes twice the
-    name of its run.
+    """Return the stage's name of each run that has started; a stage that comes twice is labelled by
+    the name of its run.
     """
     started = [(stage, run) for stage, run in stage_runs(folder) if is_run_folder(run)]
     stages = [stage for stage, _ in started]
