@@ -56,9 +56,9 @@ class MemoryForecast:
     """A plan's predicted peak memory against a card."""
 
     setting: MemorySetting | None = None
-    # every sample as long as the limit; None when the memory is unknown
+    # The estimate if every sample is as long as the limit; None if the memory is unknown.
     worst: MemoryEstimate | None = None
-    # the data's longest micro batch; None without the data's lengths
+    # The estimate for the data's longest micro batch; None without the data's lengths.
     longest: MemoryEstimate | None = None
     longest_tokens: int | None = None  # of that micro batch
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
@@ -70,7 +70,7 @@ class MemoryForecast:
 
     @property
     def expected(self) -> MemoryEstimate | None:
-        """The estimate to go by: for the data where its lengths are known, else for the limit."""
+        """The estimate for the data if its lengths are known, else the one for the limit."""
         return self.longest or self.worst
 
     @property
@@ -279,7 +279,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     default_attention = Attention.flash if flash else Attention.sdpa
     has_liger = bool(values.get("use_liger_kernel"))
     is_packed = bool(values.get("packing") or values.get("padding_free") or trainer.always_packs)
-    # a step is one row of each half; see planning/batches.py
+    # A step is one row of each half; see planning/batches.py.
     is_one_row = is_compiled and is_packed and trainer.kind == Kind.dpo
     has_autocast = (
         is_trl and not has_adapter and not plan.parallel.zero_stage and "dtype" not in values
@@ -305,11 +305,11 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         kept_states=_KEPT_BY_PARTS if _checkpoints_parts(values) else 1,
         attention=ATTENTION.get(str(values.get("attn_implementation")), default_attention),
         # open-instruct trains in bf16, whatever the launcher sets (finetune.py:596,
-        # dpo_tune_cache.py:338)
+        # dpo_tune_cache.py:338).
         precision=plan.parallel.precision if is_trl else Precision.bf16,
         compiled=is_compiled,
         foreach_step=SINGLE_STEP not in plan.patches,
-        # olmo_core_finetune shards within a machine, and copies between them (:211-218)
+        # olmo_core_finetune shards within a machine, and replicates across machines (:211-218).
         shards=plan.parallel.width.local if trainer.name == OLMO_CORE_SFT else None,
         fused_optimizer=bool(values.get("fused_optimizer", True)),
         autocast=has_autocast,
@@ -322,7 +322,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
     )
-    # context parallelism: each rank has its share of a row
+    # With context parallelism, each rank has its share of a row.
     return replace(setting, tokens=-(-limit * setting.sequences // plan.batch.ranks_per_row))
 
 
