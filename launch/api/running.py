@@ -134,7 +134,7 @@ class RunHandle:
             raise refusal("launcher_mismatch", message, None, cure)
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-            if process.status() == psutil.STATUS_STOPPED:  # it would not handle the signal
+            if process.status() == psutil.STATUS_STOPPED:  # a suspended process handles no signal
                 process.resume()
         return wait_until(lambda: self.holder is None, STOP_PATIENCE)
 
@@ -147,8 +147,8 @@ class RunHandle:
 
 @dataclass(frozen=True, repr=False)
 class PipelineHandle(RunHandle):
-    """A pipeline's folder: `wait` and `stop` are for all of it, the rest for the last stage that
-    has begun.
+    """A pipeline: `wait` and `stop` apply to all of it, and the rest to the last stage that has
+    begun.
     """
 
     @property

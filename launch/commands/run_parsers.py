@@ -1,4 +1,4 @@
-"""Defines the arguments and the help of the verbs that look at runs.
+"""Defines the arguments and the help of the verbs that show, stop or use runs.
 
 The module imports little, because shell completion reads it.
 """

@@ -1,4 +1,4 @@
-"""Defines the arguments and the help of the verbs that are not about runs.
+"""Defines the arguments and the help of the verbs that do not take runs.
 
 The module imports little, because shell completion reads it. `check` and `preview` compose a stage:
 Hydra takes the rest of their line.
