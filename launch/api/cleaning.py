@@ -193,7 +193,7 @@ class _Finder:
         if other_format is not None:
             self.kept.append((folder, str(other_format)))
             return
-        for checkpoint, reason in _spare_checkpoints(folder):
+        for checkpoint, reason in _unneeded_checkpoints(folder):
             self._add(checkpoint, reason, folder, "model")
         merged = folder / "merged"
         if (merged / MERGE_RECORD).is_file():
@@ -252,7 +252,7 @@ def find_use(runs: Path) -> str | None:
     return None
 
 
-def _spare_checkpoints(folder: Path) -> Iterator[tuple[Path, str]]:
+def _unneeded_checkpoints(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the checkpoints of a run that nothing will resume from, with the reason.
 
     An unfinished run keeps the last complete checkpoint that it wrote, and all after it; it also

@@ -57,7 +57,7 @@ def exact_ways(cure: Fix | None) -> list[Way]:
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
-    problems = [_translated(line, problem) for problem in problems]
+    problems = [_translate_other_tool(line, problem) for problem in problems]
     if line.verb not in VERBS:
         return problems
     if line.sweeps:
@@ -68,7 +68,7 @@ def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]
     return [_with_working_cure(line, problem, end) for problem in problems]
 
 
-def _translated(line: CommandLine, problem: Finding) -> Finding:
+def _translate_other_tool(line: CommandLine, problem: Finding) -> Finding:
     """Return the problem of another tool's file with the equivalent line, if that can be planned."""
     if problem.id != "other_tool" or not problem.where:
         return problem

@@ -107,7 +107,7 @@ def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     flags = []
     for name, flag in plan.flags.items():
         value = redactor.redact_object(flag.value, name)
-        text = _fit(format_flag_value(value))
+        text = _fit_cell(format_flag_value(value))
         flags.append((name, {**vars(flag.provenance), "value": text}))
     _, *rows = Table.of("", FLAG_COLUMNS, flags).lines()
     lines += [f"  {row}" for row in rows]
@@ -120,7 +120,7 @@ def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _fit(text: str) -> str:
+def _fit_cell(text: str) -> str:
     """Return a value as a cell of the table of flags; a long one is cut at its beginning."""
     return text if len(text) <= _MAX_WIDTH else f"...{text[3 - _MAX_WIDTH :]}"
 

@@ -87,7 +87,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     require_modules(training.python, required_modules)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        report = _run(adapter, training, staging)
+        report = _run_merge(adapter, training, staging)
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
         new_record = {
@@ -138,7 +138,7 @@ def refuse_unfinished(run: Path) -> None:
         raise refusal("merge_unfinished", message, None, "start it again to its end, then merge")
 
 
-def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
+def _run_merge(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
     """Merge in the run's Python, into the folder `staging`; return the worker's report."""
     request = MergeRequest(
         adapter.folder,

@@ -104,7 +104,7 @@ def tokenize_samples(
                 entries.append(entry)
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)
-        content = _run(plan, sets, folder, rows, detail, is_check=is_check)
+        content = _run_trainer(plan, sets, folder, rows, detail, is_check=is_check)
         template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
         template = template or "the tokenizer's own"
         if "template_error" in content:
@@ -158,7 +158,7 @@ def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSe
     return DataSet(str(path), "train", tuple(places), tuple(duplicates))
 
 
-def _run(
+def _run_trainer(
     plan: Plan,
     sets: Sequence[DataSet],
     folder: Path,

@@ -254,7 +254,7 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
         return change
     losses = {entry["step"]: entry.get("loss") for entry in run.steps()}
     last = max(losses, default=0)
-    went_on = run.outcome is None and _follows(plan, last, checkpoint)
+    went_on = run.outcome is None and _were_all_written(plan, last, checkpoint)
     if checkpoint.number > last + plan.most_unlogged and not went_on:
         return f"no attempt got beyond step {last}"
     kept_losses = _checkpoint_losses(checkpoint)
@@ -271,7 +271,7 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _follows(plan: Plan, last: int, checkpoint: Checkpoint) -> bool:
+def _were_all_written(plan: Plan, last: int, checkpoint: Checkpoint) -> bool:
     """Whether all checkpoints that were due after the step `last`, up to this one, were written.
 
     A trainer whose launcher was killed may write a few more checkpoints before it is ended too.

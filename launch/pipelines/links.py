@@ -91,10 +91,10 @@ class PipelineRequest:
         """
         if not isinstance(problem.cure, Fix):
             return problem
-        ways = [self._name_in(way, stage) for way in problem.cure.ways]
+        ways = [self._prefix_with_stage(way, stage) for way in problem.cure.ways]
         return replace(problem, cure=Fix.of(problem.cure.sentence, *ways))
 
-    def _name_in(self, way: Way, stage: str) -> Way:
+    def _prefix_with_stage(self, way: Way, stage: str) -> Way:
         # The first stage has no adapter to train further, but those behind it do.
         if way.sets == (_CONTINUES,) and stage == self.stages[0]:
             return replace(way, sets=tuple(f"{later}:{_CONTINUES}" for later in self.stages[1:]))

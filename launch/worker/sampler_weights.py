@@ -137,7 +137,7 @@ def record_server(generation: Any) -> Iterator[EngineCopy | None]:
     copy.loaded = len(sent)
     if not sent:
         return
-    held = _ask_digests(client, list(sent), [shape for shape, _ in sent.values()])
+    held = _request_digests(client, list(sent), [shape for shape, _ in sent.values()])
     for (name, (_, own)), other in zip(sent.items(), held, strict=True):
         if other is None or other[0] != str(dtype):
             continue
@@ -159,7 +159,7 @@ def _dtype_of(client: Any) -> Any:
     return getattr(torch, name.removeprefix("torch."))
 
 
-def _ask_digests(client: Any, names: list[str], shapes: list[list[int]]) -> list[Any]:
+def _request_digests(client: Any, names: list[str], shapes: list[list[int]]) -> list[Any]:
     """Return what the first worker of a server holds of each tensor: its type and digest, or None."""
     request = {"method": "launch_digests", "kwargs": {"names": names, "shapes": shapes}}
     answer = client._post(f"{client.base_url}/collective_rpc", json=request)

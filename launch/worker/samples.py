@@ -124,7 +124,7 @@ class SampleReport:
         text = str(rendered)
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         whole = list(encoded["input_ids"])
-        start = _find(list(side.ids), whole)
+        start = _find_part(list(side.ids), whole)
         contents = _find_contents(text, side.messages)
         answer = None
         learnt = None
@@ -140,7 +140,7 @@ class SampleReport:
             turns: list[int | None] = [None] * len(pieces)
         else:
             spans = encoded["offset_mapping"][start : start + len(side.ids)]
-            pieces = _cut(text, spans)
+            pieces = _split_by_token(text, spans)
             turns = [_turn_at(span, contents) for span in spans]
         return {
             "name": side.name,
@@ -243,14 +243,14 @@ def _describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _find(part: list[int], whole: list[int]) -> int | None:
+def _find_part(part: list[int], whole: list[int]) -> int | None:
     """Return where `part` starts in `whole`: its beginning or its end; None if it is neither."""
     if whole[: len(part)] == part:
         return 0
     return len(whole) - len(part) if whole[-len(part) :] == part else None
 
 
-def _cut(text: str, spans: Sequence[Place]) -> list[str]:
+def _split_by_token(text: str, spans: Sequence[Place]) -> list[str]:
     """Return the text of each token; a character of several tokens belongs to the first of them."""
     pieces = []
     done = spans[0][0] if spans else 0

@@ -387,7 +387,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
     def _show_rewards(self, rewards: Any) -> None:
         """Compare the rewards of this rank, a tensor (samples, verifiers), with the verifiers'."""
-        returned = [_with_nan(scores) for scores in self._scorer.returned]
+        returned = [_none_to_nan(scores) for scores in self._scorer.returned]
         is_same = len(returned) == rewards.shape[1] and rewards.allclose(
             rewards.new_tensor(returned).T, equal_nan=True
         )
@@ -430,5 +430,5 @@ def _empty_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     return empty
 
 
-def _with_nan(scores: Sequence[float | None]) -> list[float]:
+def _none_to_nan(scores: Sequence[float | None]) -> list[float]:
     return [math.nan if score is None else score for score in scores]

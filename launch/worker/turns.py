@@ -102,7 +102,7 @@ def find_learnt(
         for number in answers_of(messages):
             content = contents[number]
             is_text = content in text or (is_cut and bool(text) and content.startswith(text))
-            if is_text and _follow(known[:number], before):
+            if is_text and _occur_in_order(known[:number], before):
                 candidates.append(number)
         if len(candidates) > 1:
             written = {n: _count_before(tokenizer, messages, tools, n) for n in candidates}
@@ -129,7 +129,7 @@ def _count_before(tokenizer: Any, messages: Sequence[Message], tools: Any, numbe
     return len(squeeze(text))
 
 
-def _follow(contents: Sequence[str], text: str) -> bool:
+def _occur_in_order(contents: Sequence[str], text: str) -> bool:
     """Whether a text contains all contents, one after the other."""
     cursor = 0
     for content in contents:

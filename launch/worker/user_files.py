@@ -36,10 +36,10 @@ class UserFiles:
         self._modules: set[str] = set()
         self._module_count = 0  # of sys.modules when the modules were last searched
         installed = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
-        self._others = _inside([*installed, str(_LAUNCH), *_SYSTEM])
+        self._others = _path_prefixes([*installed, str(_LAUNCH), *_SYSTEM])
         caches = [environ.get("XDG_CACHE_HOME") or "~/.cache", environ.get("HF_HOME")]
         folders = [os.path.expanduser(folder) for folder in caches if folder]  # noqa: PTH111
-        self._temporary = _inside([tempfile.gettempdir(), *folders])
+        self._temporary = _path_prefixes([tempfile.gettempdir(), *folders])
         sys.addaudithook(self._note)
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -48,11 +48,11 @@ class UserFiles:
             if event == "open":
                 path, _, flags = arguments
                 if flags & _WRITES:
-                    self._written.add(_absolute(path))
+                    self._written.add(_absolute_path(path))
                 else:
-                    self._note_use(_absolute(path), is_module=False)
+                    self._note_use(_absolute_path(path), is_module=False)
             elif event in _REPLACES:
-                self._written.add(_absolute(arguments[_REPLACES[event]]))
+                self._written.add(_absolute_path(arguments[_REPLACES[event]]))
 
     def _note_use(self, path: str, *, is_module: bool) -> None:
         """Note the state of a file that is a module, or that is opened for reading."""
@@ -101,14 +101,14 @@ class UserFiles:
         if len(sys.modules) != self._module_count:
             self._module_count = len(sys.modules)
             files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-            self._modules = {_absolute(file) for file in files if isinstance(file, str)}
+            self._modules = {_absolute_path(file) for file in files if isinstance(file, str)}
         return self._modules
 
 
-def _absolute(path: Any) -> str:
+def _absolute_path(path: Any) -> str:
     return os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - called at each open; Path is slow
 
 
-def _inside(folders: Iterable[str]) -> tuple[str, ...]:
+def _path_prefixes(folders: Iterable[str]) -> tuple[str, ...]:
     """Return what the paths below folders begin with."""
     return tuple({f"{Path(folder).resolve()}{os.sep}" for folder in folders})

@@ -85,7 +85,7 @@ def _ifeval(completion: str, truth: str) -> float:
     name = content.pop("func_name", None)
     if name:
         answer = completion.rpartition("</think>")[2].strip()
-        return _follows(name, answer, content)
+        return _follows_instruction(name, answer, content)
     from lm_eval.tasks.ifeval.utils import InputExample, test_instruction_following_strict
 
     ids = content["instruction_id"]
@@ -95,7 +95,7 @@ def _ifeval(completion: str, truth: str) -> float:
     return float(sum(followed.follow_instruction_list) / max(1, len(ids)))
 
 
-def _follows(name: str, answer: str, arguments: Mapping[str, Any]) -> float:
+def _follows_instruction(name: str, answer: str, arguments: Mapping[str, Any]) -> float:
     import langdetect
     from open_instruct.if_functions import IF_FUNCTIONS_MAP
 
@@ -317,7 +317,7 @@ class VerifierProcess:
                 pass_fds=[descriptor],
                 start_new_session=True,
             )
-        answer = self._ask({"load": list(self.names)}, _LOAD_SECONDS)
+        answer = self._send_call({"load": list(self.names)}, _LOAD_SECONDS)
         failure = "it did not load in time" if answer is None else answer.get("failure")
         if failure:
             self.close()
@@ -342,7 +342,7 @@ class VerifierProcess:
         """Score an answer. Raises VerifierError if a verifier can't be loaded."""
         self.start()
         began = time.monotonic()
-        answer = self._ask(vars(call), self.seconds)
+        answer = self._send_call(vars(call), self.seconds)
         took = time.monotonic() - began
         if answer is None:
             self.close()
@@ -352,7 +352,7 @@ class VerifierProcess:
             return VerifierOutcome(0.0, took, failure)
         return VerifierOutcome(**answer, seconds=took)
 
-    def _ask(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+    def _send_call(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         """Send a call and return the answer; None if none came in time, or the child has ended."""
         with contextlib.suppress(OSError, EOFError):
             self._connection.send({**content, "upstream": self.upstream})

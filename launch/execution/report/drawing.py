@@ -117,7 +117,7 @@ class Drawing:
     def value_ticks(self) -> list[AxisTick]:
         low, high = self._range
         ticks = choose_ticks(low, high, max(2, self.area_height // _TICK_HEIGHT))
-        return [AxisTick(round(self._top_of(value), 1), label) for value, label in ticks]
+        return [AxisTick(round(self._y_of(value), 1), label) for value, label in ticks]
 
     @property
     def step_ticks(self) -> list[AxisTick]:
@@ -145,7 +145,7 @@ class Drawing:
         values = [value for line in self.chart.lines for _, value in _finite_points(line)]
         return value_range(min(values), max(values)) if values else (0.0, 1.0)
 
-    def _top_of(self, value: float) -> float:
+    def _y_of(self, value: float) -> float:
         """Return the pixels of a value from the top. Halves do not overflow at the largest float."""
         low, high = self._range
         return self.area_height * (1 - (value / 2 - low / 2) / (high / 2 - low / 2))
@@ -161,7 +161,7 @@ class Drawing:
                 segments.append([])
                 continue
             left = pixels_per_step * (step - first)
-            segments[-1].append((left, self._top_of(rounded)))
+            segments[-1].append((left, self._y_of(rounded)))
         return segments
 
 

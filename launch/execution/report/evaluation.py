@@ -100,7 +100,7 @@ def _read_answers(path: Path) -> Iterator[_Answer]:
         if counts[task] > _ANSWERS:
             continue
         prompt = _first_text(row.get("arguments"))
-        yield _Answer(task, _cut(prompt), _cut(text), _cut(row.get("target")))
+        yield _Answer(task, _truncate(prompt), _truncate(text), _truncate(row.get("target")))
 
 
 def _first_text(value: object) -> str | None:
@@ -109,7 +109,7 @@ def _first_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _cut(value: object) -> str:
+def _truncate(value: object) -> str:
     text = "" if value is None else str(value)
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
@@ -156,7 +156,7 @@ def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
     """
     answers: dict[str, dict[int, str]] = {}  # by prompt, then by step
     for event in run.events("completion"):
-        prompt = _cut(event.data.get("prompt"))
+        prompt = _truncate(event.data.get("prompt"))
         answers.setdefault(prompt, {})[event.data["step"]] = _describe_completion(event)
     samples = []
     for prompt, by_step in answers.items():
@@ -168,7 +168,7 @@ def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
 
 def _describe_completion(event: Event) -> str:
     """Return the sampled text, and the value of each reward function that judged it."""
-    parts = [_cut(event.data.get("completion"))]
+    parts = [_truncate(event.data.get("completion"))]
     for name, value in mapping(event.data.get("rewards")).items():
         reward = number(value)
         if reward is not None:

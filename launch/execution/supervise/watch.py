@@ -308,7 +308,7 @@ class WatchConfig:
         return [checkpoint for checkpoint in checkpoints if checkpoint.complete]
 
 
-def _plans(plan: Plan, overrides: str) -> bool:
+def _can_be_planned(plan: Plan, overrides: str) -> bool:
     """Return whether the command line of a plan can be planned with other overrides."""
     changed = overrides.split()
     keys = [override_key(override) for override in changed]
@@ -356,7 +356,7 @@ def build_watch_config(plan: Plan) -> WatchConfig:
                 max_seq_length=recipe.max_seq_length,
                 memory=memory,
                 lengths=plan.lengths_file,
-                plans=partial(_plans, plan),
+                plans=partial(_can_be_planned, plan),
             ),
             runs=plan.runs,
             cache=plan.cache,

@@ -136,16 +136,16 @@ class EpochRecorder:
         self._rows += int(ids.shape[0])
         tokens = mask.sum() if is_plain else torch.tensor(ids.numel(), device=ids.device)
         documents = tokens.new_zeros(()) if positions is None else (positions == 0).sum()
-        self._tokens = _add(self._tokens, tokens)
-        self._documents = _add(self._documents, documents)
+        self._tokens = _accumulate(self._tokens, tokens)
+        self._documents = _accumulate(self._documents, documents)
         if labels is None or labels.shape != ids.shape:
             self._has_labels = False
             return
         carries = labels != columns.MASKED
         # Nothing predicts the first token of a document.
         carries = carries[:, 1:] if positions is None else carries & (positions != 0)
-        self._trained = _add(self._trained, carries.sum())
+        self._trained = _accumulate(self._trained, carries.sum())
 
 
-def _add(total: Any, count: Any) -> Any:
+def _accumulate(total: Any, count: Any) -> Any:
     return count if total is None else total + count

@@ -316,14 +316,14 @@ def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> 
     }
     how = "the optimizer's param_groups, against the trainer's flags and defaults"
     return [
-        Evidence(name, "; ".join(map(_show, sorted(found[name]))), how).judge(
-            _show(value), found[name] == {value}
+        Evidence(name, "; ".join(map(_format_numbers, sorted(found[name]))), how).judge(
+            _format_numbers(value), found[name] == {value}
         )
         for name, value in due.items()
     ]
 
 
-def _show(numbers: Sequence[float]) -> str:
+def _format_numbers(numbers: Sequence[float]) -> str:
     return ",".join(f"{number:g}" for number in numbers)
 
 

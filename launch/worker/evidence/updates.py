@@ -174,7 +174,7 @@ class Updates:
         waiting = [group for group in self._groups if not group.has_learned]
         is_power = not self._steps & (self._steps - 1)
         if self._is_reported:
-            return is_power and any(map(self._shows, waiting))
+            return is_power and any(map(self._is_update_visible, waiting))
         return is_power or self._steps <= PATIENCE
 
     def _patience(self) -> int:
@@ -194,7 +194,7 @@ class Updates:
 
         It has a step or two, at too low rates, or without gradients where that is no fault.
         """
-        shows = any(map(self._shows, self._groups))
+        shows = any(map(self._is_update_visible, self._groups))
         lacks_gradients = self._may_lack_gradients() and float(self._gradient) == 0
         return self._all_steps <= FEW_STEPS and (not shows or lacks_gradients)
 
@@ -242,7 +242,7 @@ class Updates:
             leaked=sorted(changed - self._trained.keys()),
             frozen=len(now) - len(self._trained),
             waiting=waiting,
-            overdue=next(filter(self._shows, waiting), None),
+            overdue=next(filter(self._is_update_visible, waiting), None),
         )
 
     def _describe_changes(self, changes: _Changes) -> str:
@@ -303,7 +303,7 @@ class Updates:
         """
         import torch
 
-        eps = {name: _eps(tensor) for name, tensor in self._trained.items()}
+        eps = {name: _relative_spacing(tensor) for name, tensor in self._trained.items()}
         learned = set(filter(self._hides_decay, moved))
         sizes = [sample.numel() for sample in sample_each(self._sampled.values())]
         parts = zip(
@@ -324,7 +324,7 @@ class Updates:
         Any change then comes from gradients.
         """
         kept = self._kept.get(name, min(self._kept.values(), default=1.0))
-        return 1 - kept <= _eps(self._trained[name]) / 4
+        return 1 - kept <= _relative_spacing(self._trained[name]) / 4
 
     def _judge_gradients(self) -> Evidence:
         norm = float(self._gradient)
@@ -385,7 +385,7 @@ class Updates:
     def _mean_rate(self, group: _Group) -> float:
         return group.rates / max(self._steps, 1)
 
-    def _shows(self, group: _Group, rate: float | None = None) -> bool:
+    def _is_update_visible(self, group: _Group, rate: float | None = None) -> bool:
         """Whether updates at a learning rate show in the stored type of a group's tensors.
 
         `rate` is the mean rate so far, unless it is given. bf16 norm weights of 1.0 never move by
@@ -400,7 +400,7 @@ class Updates:
         tensors = [self._trained[name] for name in names]
         parts = []
         for tensor, part in zip(tensors, sample_each(tensors), strict=True):
-            parts.append(_eps(tensor) * part.abs().cpu())
+            parts.append(_relative_spacing(tensor) * part.abs().cpu())
         steps = torch.cat(parts)  # the smallest change of each element that is stored
         holds_nothing = not steps.numel()  # a rank may hold no part of a group
         if holds_nothing or rate <= TINY * self._scale:
@@ -422,12 +422,12 @@ class Updates:
             return max(peaks) > TINY * self._scale
         for sampled_group in self._groups:
             peak = max(peaks[position] for position in sampled_group.positions)
-            if self._shows(sampled_group, peak):
+            if self._is_update_visible(sampled_group, peak):
                 return True
         return False
 
 
-def _eps(tensor: Any) -> float:
+def _relative_spacing(tensor: Any) -> float:
     import torch
 
     return float(torch.finfo(tensor.dtype).eps)
