@@ -163,13 +163,14 @@ def compare_unchanged(
     if other is None:
         return tuple(evidence)
     note = f"no step was left, and {other} is not that of {checkpoint.name}"
-    value = "others than in the checkpoint"
-    return tuple(
-        replace(item, value=value, note=note).judge(item.requested, False)
-        if item.what == "saved_weights"
-        else item
-        for item in evidence
-    )
+    items = []
+    for item in evidence:
+        if item.what == "saved_weights":
+            refuted = replace(item, value="not those in the checkpoint", note=note)
+            items.append(refuted.judge(item.requested, False))
+        else:
+            items.append(item)
+    return tuple(items)
 
 
 def verify_evidence(

@@ -184,7 +184,7 @@ class Continuity(Guard):
     """Detects a resumed run that has other weights or other data than the previous attempt.
 
     A repeated step has the same batch, so it has the loss that the previous attempt logged for it,
-    but for rounding. The loss of a new step has to be near the last losses: between the lowest and
+    except for rounding. The loss of a new step must be near the last losses: between the lowest and
     the highest of them, or farther by at most their spread.
     """
 

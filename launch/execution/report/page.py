@@ -262,7 +262,7 @@ def write_run_report(run: Run, notify: Callable[[str], None]) -> None:
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:
     """Write what `render` returns as report.html into a folder, and report its path.
 
-    A problem is a warning: the outcome of the run is recorded by now.
+    A problem is only a warning, because the outcome of the run has been recorded.
     """
     try:
         write_file(folder / FILE, render())

@@ -272,21 +272,12 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     values = values_of(plan.flags)
     limit = _sample_limit(plan)
     is_compiled = plan.parallel.mode == Mode.fsdp
-    if is_compiled and not values.get("compile_model", True):
-        raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
     is_trl = trainer.family == Family.trl
-    has_adapter = plan.lora is not None
     default_attention = Attention.flash if flash else Attention.sdpa
     has_liger = bool(values.get("use_liger_kernel"))
     is_packed = bool(values.get("packing") or values.get("padding_free") or trainer.always_packs)
     # A step is one row of each half; see planning/batches.py.
     is_one_row = is_compiled and is_packed and trainer.kind == Kind.dpo
-    has_autocast = (
-        is_trl and not has_adapter and not plan.parallel.zero_stage and "dtype" not in values
-    )
-    has_live_reference = (
-        has_reference(plan) and not has_adapter and not values.get("precompute_ref_log_probs")
-    )
     generation = None
     if trainer.kind == Kind.rlvr and not uses_vllm(plan.config):
         generation = _generation(plan, environ)
@@ -312,9 +303,9 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         # olmo_core_finetune shards within a machine, and replicates across machines (:211-218).
         shards=plan.parallel.width.local if trainer.name == OLMO_CORE_SFT else None,
         fused_optimizer=bool(values.get("fused_optimizer", True)),
-        autocast=has_autocast,
+        autocast=_has_autocast(plan),
         chunked_head=is_trl,
-        reference=has_live_reference,
+        reference=_has_live_reference(plan),
         generation=generation,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
@@ -338,6 +329,21 @@ def _require_covered(plan: Plan) -> None:
             continue
         if name in values and values[name] != supported:
             raise UnknownMemoryError(f"the estimate does not cover --{name} {values[name]}")
+    if plan.parallel.mode == Mode.fsdp and not values.get("compile_model", True):
+        raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
+
+
+def _has_autocast(plan: Plan) -> bool:
+    """Whether fp32 weights are computed with in bf16, as TRL does without DeepSpeed."""
+    is_trl = plan.config.trainer.family == Family.trl
+    is_full = plan.lora is None
+    return is_trl and is_full and not plan.parallel.zero_stage and "dtype" not in plan.flags
+
+
+def _has_live_reference(plan: Plan) -> bool:
+    """Whether a reference model is in memory during training, beside the one that is trained."""
+    is_precomputed = values_of(plan.flags).get("precompute_ref_log_probs")
+    return has_reference(plan) and plan.lora is None and not is_precomputed
 
 
 def _sample_limit(plan: Plan) -> int:

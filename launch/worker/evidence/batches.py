@@ -85,7 +85,7 @@ def _count_documents(inputs: Mapping[str, Any]) -> int | None:
     starts = positions == 0
     mask = inputs.get("attention_mask")
     if mask is not None and mask.shape == positions.shape:
-        starts &= mask.bool()  # the padding before a row has positions too, and is no document
+        starts &= mask.bool()  # the padding before a row has positions too, but is not a document
     return int(starts.sum())
 
 

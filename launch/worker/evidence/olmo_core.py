@@ -389,7 +389,7 @@ def check_export(folder: Path, model: Any) -> Evidence:
     gathered = {} if frame is None else frame.f_locals["state_dict"]
     if evidence.value != "trained" or _sum_bits(gathered) == _sum_bits(model.state_dict()):
         return evidence
-    changed = replace(evidence, value="others than in memory", note="the export changed them")
+    changed = replace(evidence, value="not those in memory", note="the export changed them")
     return changed.judge("trained", False)
 
 

@@ -104,12 +104,13 @@ def _check_first_rows(
     if halves is None:
         return _unproven("the rows of the data set have no tokens", requested)
     if is_balanced:
-        due = {tuple(document) for half in halves for document in half}
+        due = {tuple(document) for document in chain(*halves)}
         holds = all(tuple(document) in due for document in passed)
     else:
         seen = list(chain(*passed))
+        all_documents = list(chain(*halves))
         # The two halves of a pair may go through the model in separate passes (dpo_utils.py:323).
-        holds = seen in (list(chain(*chain(*halves))), list(chain(*halves[0])))
+        holds = seen in (list(chain(*all_documents)), list(chain(*halves[0])))
     how = "the tokens of the first micro batch, against the rows in an order computed from the seed"
     shown = ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "")
     note = f"{count_of(len(dataset), 'row')}; the first are {shown}"

@@ -3,8 +3,8 @@ that the schedule leaves its warm-up.
 
 Adam moves a weight by about the learning rate, whatever its gradient is. Where that is less than
 half of the distance between two neighbouring numbers of the weight's type, the sum is rounded back
-to the weight, in every step anew. bf16 has 2 to 3 decimal digits: next to 0.02 its numbers are
-0.00012 apart.
+to the weight, and this happens in every step. bf16 has 2 to 3 decimal digits: next to 0.02 its
+numbers are 0.00012 apart.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FEW = 0.1
 # leads to: a smoke test of 5 steps with one of 1,000 steps has 0.4%.
 WARM = 1e-3
 
-_SAMPLES = 1 << 16  # elements of a tensor that are looked at, evenly spread
+_SAMPLES = 1 << 16  # elements of a tensor that are examined, evenly spread
 _POINTS = 20_000  # steps of a schedule at which its rate is computed
 # The keys with which an optimizer's groups keep what rounding takes away (Kahan summation).
 _COMPENSATED = ("kahan_sum", "use_kahan_summation")
@@ -178,11 +178,10 @@ def _share_of_tensors(
     """
     import torch
 
-    rate_of = {
-        id(parameter): rate
-        for group, rate in zip(groups, rates, strict=True)
-        for parameter in group["params"]
-    }
+    rate_of = {}
+    for group, rate in zip(groups, rates, strict=True):
+        for parameter in group["params"]:
+            rate_of[id(parameter)] = rate
     names = []
     counts = []
     shares = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ LIMIT = "max_seq_length"
 _DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
 # The names of the limit among the arguments of a trainer.
 _LIMIT_ARGUMENTS = ("max_length", "max_seq_length", "max_token_length")
-# Columns of rows that are cut one by one; TRL's DPO cuts in its collator.
-_SUSPECTS = 8  # rows that seem to be cut which are looked up
+_SUSPECTS = 8  # rows that seem to be cut and are looked up among the staged rows
+# The columns of rows that are cut before they are collated; TRL's DPO cuts in its collator.
 _TOKEN_COLUMNS = ("input_ids", "chosen_input_ids", "rejected_input_ids")
 
 
@@ -82,22 +82,32 @@ class RowRecord:
             ) -> Any:
                 prepared = prepare(trainer, dataset, tokenizer, args, *more)
                 if "train" in more and hasattr(dataset, "__len__"):
-                    has_tokens = "input_ids" in dataset.column_names
-                    if not has_tokens:
-                        self.sources = [dataset]
-                    is_packed = bool(getattr(args, "packing", False))
-                    after = len(dataset) if is_packed else len(prepared)
-                    self.prepared = (len(dataset), after)
-                    if not is_packed and not has_tokens:
-                        name = ", ".join(part.name for part in self.parts)
 
-                        def prepare_few(rows: Any, alone: Any) -> Any:
-                            return prepare(trainer, rows, tokenizer, alone, *more)
+                    def prepare_few(rows: Any, alone: Any) -> Any:
+                        return prepare(trainer, rows, tokenizer, alone, *more)
 
-                        with tokenised.left_to_trainer():
-                            due = tokenised.tokenise_with_trl(prepare_few, dataset, args)
-                            self._compare(prepared, due, name)
+                    self._note_prepared(dataset, prepared, args, prepare_few)
                 return prepared
+
+    def _note_prepared(
+        self, dataset: Any, prepared: Any, args: Any, prepare_few: Callable[[Any, Any], Any]
+    ) -> None:
+        """Note how many rows a TRL trainer has prepared, and compare some of them with staged rows.
+
+        `prepare_few(rows, args)` prepares rows as the trainer does.
+        """
+        has_tokens = "input_ids" in dataset.column_names
+        if not has_tokens:
+            self.sources = [dataset]
+        is_packed = bool(getattr(args, "packing", False))
+        after = len(dataset) if is_packed else len(prepared)
+        self.prepared = (len(dataset), after)
+        if is_packed or has_tokens:
+            return
+        name = ", ".join(part.name for part in self.parts)
+        with tokenised.left_to_trainer():
+            due = tokenised.tokenise_with_trl(prepare_few, dataset, args)
+            self._compare(prepared, due, name)
 
     def _compare(self, dataset: Any, due: Sequence[Mapping[str, Any]], name: str) -> None:
         """Look among the trainer's rows for staged rows that were tokenised again."""

@@ -81,7 +81,7 @@ def judge_saved(
         value = "not finite"
         note = f"{len(not_finite)} of {len(kept)} tensors, as {not_finite[0]}"
     elif others:
-        value = "others than in memory"
+        value = "not those in memory"
         note = f"{len(others)} of {compared} tensors, as {others[0]}"
     else:
         value = "trained"

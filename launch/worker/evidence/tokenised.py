@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import columns
 
-_SAMPLES = 64  # rows of a data set that are tokenised anew
+_SAMPLES = 64  # rows of a data set that are tokenised again
 _CANDIDATES = 2_000  # rows of the same length that are compared with one of them
 # The columns with tokens and labels, as open-instruct and TRL name them.
 _COLUMNS = (

@@ -4,7 +4,7 @@ What upstream does, and what the patches change:
 
 - Both trainers load the newest checkpoint in their output folder. Here any other choice than
   `launch`'s ends the run.
-- dpo.py's data loader begins the epoch of a checkpoint anew: OLMo-core's trainer shuffles at the
+- dpo.py's data loader begins the epoch of a checkpoint again: OLMo-core's trainer shuffles at the
   beginning of each epoch, and open-instruct's loader then forgets how many batches are done
   (data_loader.py:259). The rows of these batches would be trained on twice. Here it keeps the
   number, as OLMo-core's own loader does.
