@@ -40,7 +40,7 @@ class Shown:
     name: str
     lines: Sequence[str]
     table: Table
-    as_json: Any  # what the verb prints with --json
+    as_json: Any  # the JSON that the verb prints with --json
 
     def show(self, as_json: bool) -> None:
         """Print it on the terminal."""

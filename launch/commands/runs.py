@@ -32,7 +32,7 @@ def status(argv: list[str]) -> int:
 
 
 _QUERY_INTERVAL = 15.0  # seconds between two queries to Slurm, which has other users
-_QUERY_INTERVAL_AT_END = 3.0  # the same once the run has ended
+_QUERY_INTERVAL_AT_END = 3.0  # seconds between two queries once the run has ended
 _POLL_INTERVAL = 1.0  # seconds
 # States of a job whose run is about to begin.
 _UPCOMING = ("pending", "held", "requeued", "starting")

@@ -81,7 +81,7 @@ def submit(line: CommandLine) -> int:
 
 def _print_warnings(jobs: Sequence[PlannedJob]) -> None:
     """Print the values of the plans that could not be verified here, each once."""
-    warnings: dict[str, None] = {}  # in order, without duplicates
+    warnings: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for job in jobs:
         for warning in job.plan.warnings:
             if warning.id == "unverified":

@@ -278,7 +278,7 @@ def _verdict_row(comparison: Comparison, judge: Callable[[int], str]) -> Iterato
 
 
 def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:
-    tasks: dict[str, None] = {}  # in order, without duplicates
+    tasks: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for run in comparison.runs:
         tasks.update(dict.fromkeys(run.scores))
     if tasks:

@@ -31,7 +31,7 @@ class Sampling:
     """The sampling parameters of answers."""
 
     seed: int = 0  # set for each answer, so that an answer does not depend on those before it
-    temperature: float = 0.0  # at 0, the most likely token is always chosen
+    temperature: float = 0.0  # 0 means that the most likely token is always chosen
     top_p: float = 1.0
     max_tokens: int = 256
 

@@ -18,7 +18,7 @@ from launch.planning.identity import TOKENIZER_FILES
 from launch.worker.evaluating import HarnessJob, TaskSpec
 from launch.worker.json_codec import from_json
 
-SUMMARY = "evaluation.json"  # in the run folder
+SUMMARY = "evaluation.json"  # a file in the run folder
 
 
 class ResultFiles:

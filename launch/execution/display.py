@@ -28,7 +28,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, by value
 _NOT_FINITE = "!"  # character of the sparkline for a NaN or an infinity
 _MIN_INTERVAL = 2.0  # seconds between two plain lines for steps
 _MAX_INTERVAL = 30.0  # seconds
-_MIN_PROGRESS = 0.05  # of the total steps, between two plain lines
+_MIN_PROGRESS = 0.05  # share of the total steps between two plain lines
 PHASE_NAMES = {
     "import": "importing the trainer",
     "tokenize": "tokenizing",
@@ -166,8 +166,8 @@ class PlainDisplay:
         self._printed: tuple[int, float] | None = None  # the last printed step, and when
         self._unprinted: Event | None = None  # the last step, if it was not printed
         self._phase: str | None = None
-        self._progress = Pace()  # of the trainer's progress bar in this phase
-        self._progress_printed_at = 0.0  # when its line was last printed, or the phase began
+        self._progress = Pace()  # the trainer's progress bar in this phase
+        self._progress_printed_at = 0.0  # time of the bar's last line, or of the phase's beginning
 
     def start(self, total: int | None) -> None:
         self._pace = Pace(total)

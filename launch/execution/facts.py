@@ -29,7 +29,7 @@ class LoggedStep(Fact):
     """A logged step of the trainer."""
 
     number: int
-    values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
+    values: Mapping[str, Any] = field(default_factory=dict)  # the values in metrics.jsonl
 
     def value(self, name: str) -> float | None:
         """Return the number that was logged under `name`, which may be NaN or infinite; None
@@ -122,7 +122,8 @@ class GuardContext:
     model: Path | None = None  # the folder of the weights that are loaded; None for a hub id
     # The losses that earlier attempts of a resumed run logged, by step.
     losses: Mapping[int, float] = field(default_factory=dict)
-    resumed_step: int | None = None  # of the checkpoint; None if there is none, or it is unknown
+    # The step of the checkpoint; None if there is none, or it is unknown.
+    resumed_step: int | None = None
     # Whether a repeated step has the same samples; an RLVR run samples new ones.
     repeats: bool = True
 

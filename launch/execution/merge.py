@@ -28,7 +28,7 @@ from launch.planning.saved_model import digest_model
 from launch.worker.json_codec import SCHEMA_VERSION, from_json, versioned
 from launch.worker.merging import MergeRequest
 
-RECORD = "merge.json"  # in the folder of the merged model
+RECORD = "merge.json"  # a file in the folder of the merged model
 # The largest mean difference of logits that is accepted, as a share of their standard deviation.
 # The merged weights are rounded to their type; an adapter's base in 4 bit is much less exact.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.005}

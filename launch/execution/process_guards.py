@@ -46,7 +46,8 @@ class Stall(Guard):
     _last_progress: float | None = None
     _last_tick: float | None = None
     _last_step: LoggedStep | None = None
-    _last_step_time: float | None = None  # of the last logged step, or the start of training
+    # The time of the last logged step, or of the start of training.
+    _last_step_time: float | None = None
     _longest_step = 0.0  # seconds between two logged steps
 
     def observe(self, fact: Fact) -> GuardFinding | None:

@@ -26,8 +26,8 @@ _MARGIN_NAMES = ("rewards/margin", "rewards/margins")
 class Reading:
     """The value of a fact in one run."""
 
-    value: str  # with its unit
-    note: str = ""  # what the report adds in small print
+    value: str  # the value with its unit
+    note: str = ""  # a remark that the report adds in small print
     step: int | None = None  # the step of the value, which the report adds to the heading
 
 

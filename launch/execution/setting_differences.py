@@ -23,7 +23,7 @@ def find_setting_differences(
     A side whose settings are None is not compared.
     """
     compared = [side for side in sides if side is not None]
-    names: dict[str, None] = {}  # in order, without duplicates
+    names: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for side in compared:
         names.update(dict.fromkeys(side))
     differences = []

@@ -55,7 +55,7 @@ def _merge(problems: Sequence[Finding]) -> Finding:
     first = problems[0]
     if not isinstance(first.cure, Fix):
         return first
-    overrides: dict[str, None] = {}  # in order, without duplicates
+    overrides: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for problem in problems:
         ways = ways_of(problem.cure)
         if len(ways) != 1:

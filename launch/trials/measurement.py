@@ -246,7 +246,7 @@ class Figures:
     """The figures of one run. Rates are over all ranks, in the `counted_steps` after the warm-up."""
 
     per_second: float
-    unit: str  # what the rate counts: tokens without padding, else samples
+    unit: str  # the unit of the rate: tokens without padding, else samples
     step_seconds: float
     counted_steps: int
     noise: float = LEAST_NOISE  # standard error of the rate's logarithm
@@ -258,9 +258,9 @@ class Figures:
     memory_gib: float | None = None  # peak of rank 0, allocated
     reserved_gib: float | None = None  # peak of rank 0, reserved by torch
     first_loss: float | None = None
-    loss: float | None = None  # after the last step
-    losses: tuple[float, ...] = ()  # of each step, warm-up included
-    tokens: tuple[float, ...] = ()  # without padding, of each step, warm-up included
+    loss: float | None = None  # loss after the last step
+    losses: tuple[float, ...] = ()  # losses of all steps, warm-up included
+    tokens: tuple[float, ...] = ()  # tokens of each step without padding, warm-up included
     before: float = 0.0  # seconds of the phases before the training
 
 
@@ -367,7 +367,7 @@ class Operations:
     # Mean tokens of a document, over which attention spans; None when attention is left out.
     document_tokens: float | None
     reference_in_step: bool  # whether the reference model's forward pass is counted too
-    left_out: tuple[str, ...]  # what is not counted
+    left_out: tuple[str, ...]  # parts that are not counted
 
     def __str__(self) -> str:
         if self.per_token is None:

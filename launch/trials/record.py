@@ -102,9 +102,10 @@ class TrialRecord(ABC, Generic[R]):
     plan: Plan  # plan of the first setting
     steps: int  # optimizer steps of each run
     warmup: int  # number of first steps of a run that do not count for its speed
-    runs: list[R] = field(default_factory=list, kw_only=True)  # in the order in which they run
+    # The runs in the order in which they run.
+    runs: list[R] = field(default_factory=list, kw_only=True)
     began: str = field(default_factory=utc_now, kw_only=True)
-    updated: str = field(default_factory=utc_now, kw_only=True)  # when it was last written
+    updated: str = field(default_factory=utc_now, kw_only=True)  # the time of the last write
 
     @property
     def state(self) -> State:

@@ -150,7 +150,7 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
 
     plans = map_all(configurations, plan)
     shared = _shared_overrides([composed.origins.overrides for composed in configurations])
-    runs: dict[str, SweepRun] = {}  # by identity
+    runs: dict[str, SweepRun] = {}  # the runs by identity
     for composed, planned in zip(configurations, plans, strict=True):
         differing = [text for text in composed.origins.overrides if text not in shared]
         label = " ".join(_short_override(text) for text in differing)

@@ -27,9 +27,9 @@ _CHUNK_ROWS = 10_000
 class SampleLengths:
     """The lengths of the samples of a dataset, in its order."""
 
-    # tokens per sample; for pairs one tuple for chosen and one for rejected
+    # The tokens per sample. Pairs have one tuple for chosen and one for rejected.
     halves: tuple[tuple[int, ...], ...]
-    # tokens per sample that carry loss, both halves; None without labels
+    # The tokens per sample that carry loss, in both halves; None without labels.
     loss_tokens: tuple[int, ...] | None
 
     def tokens(self) -> list[int]:

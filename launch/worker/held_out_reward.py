@@ -38,7 +38,7 @@ class RewardSpec:
     """How the held-out prompts of a run are answered and scored."""
 
     verifier: str  # the entry's option `verifier`
-    tokens: int  # of an answer at most: recipe.response_length
+    tokens: int  # maximum tokens of an answer: recipe.response_length
     temperature: float
 
 

@@ -98,7 +98,7 @@ class _Field(NamedTuple):
     """A field of a dataclass."""
 
     name: str
-    key: str  # in JSON
+    key: str  # the key in JSON
     type: Any
     is_required: bool  # it has no default
 

@@ -24,8 +24,9 @@ UPSTREAM_NAMES: Mapping[str, str] = {
     "dpo_deepspeed": "dpo_tune_cache",
     "grpo_deepspeed": "grpo_fast",
 }
-_MOST_STATEMENTS = 12  # of a shim
-_MOST_BYTES = 8_000  # of a shim, its comments and licence included; a longer file is not parsed
+_MOST_STATEMENTS = 12  # maximum number of statements in a shim
+# Maximum size of a shim, with comments and licence; a longer file is not parsed.
+_MOST_BYTES = 8_000
 _MODULE = re.compile(r"open_instruct(?:[./])(\w+)(?:\.py)?")
 _FILE_NAME = re.compile(r"(\w+)\.py")
 

@@ -32,7 +32,7 @@ from .verifiers import (
 )
 from .wording import count_of
 
-ROWS = 200  # of each verifier, spread over the data
+ROWS = 200  # rows of each verifier that are proven, spread over the data
 _LIBRARIES = ("math_verify", "lm_eval", "immutabledict", "langdetect", "nltk")
 _SERVICES = (
     "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
@@ -45,7 +45,7 @@ class ProofRequest:
 
     verifier: str  # the entry's option `verifier`
     rows: Path  # a file of JSON lines: those of local data
-    datasets: tuple[tuple[str, str], ...]  # of the hub: id and split
+    datasets: tuple[tuple[str, str], ...]  # id and split of each hub data set
     model: str  # its tokenizer counts the tokens of prompts; it may not exist yet
     template: Path | None  # a file with the chat template
     response: int  # tokens

@@ -17,7 +17,7 @@ from .json_codec import decode, encode
 from .turns import answers_of, find_learnt, find_runs
 
 PAIR = ("chosen", "rejected")
-Place = tuple[int, int]  # of characters: first, behind the last
+Place = tuple[int, int]  # indices of characters: the first, and the one after the last
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SamplesRequest:
 
     out: Path  # the file to write
     detail: int  # samples of each data set that are described token by token
-    rows: int | None  # of a hub data set; the others are read completely
+    rows: int | None  # rows of a hub data set; the others are read completely
     # The machine's folder of prepared data sets; HF_DATASETS_CACHE is the preview's own folder.
     hub_data: Path
     per_device: int  # samples of one micro batch
@@ -46,8 +46,8 @@ class TokenizedSide:
 
     name: str  # messages, chosen or rejected
     messages: Sequence[Mapping[str, Any]]
-    ids: Sequence[int]  # as the trainer trains on them, after truncation
-    # whether each token carries loss; None where the loss is not on tokens
+    ids: Sequence[int]  # the tokens that the trainer trains on, after truncation
+    # Whether each token carries loss; None if the loss is not on tokens.
     loss: Sequence[bool] | None
     tools: Any = None  # a list of definitions, or one in JSON
     # The positions that the trainer's batch masks although they are not padding.
@@ -68,7 +68,7 @@ class SampleReport:
     tokenizer: Any
     template: str | None = None  # instead of the tokenizer's own
     samples: list[dict[str, Any]] = field(default_factory=list)
-    lengths: list[dict[str, Any]] = field(default_factory=list)  # of each data set
+    lengths: list[dict[str, Any]] = field(default_factory=list)  # the lengths of each data set
 
     def begin_dataset(self) -> None:
         self.lengths.append({"kept": [], "tokens": {}, "untruncated": {}, "loss": {}})

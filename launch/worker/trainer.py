@@ -24,9 +24,9 @@ class TrainerProgram:
     """The trainer to run, and its command-line arguments."""
 
     script: str | None  # a path; None for launch's own entry
-    module: str | None  # whose flags launch's own entry takes; None for a script
+    module: str | None  # the module whose flags launch's own entry takes; None for a script
     flags: tuple[str, ...]
-    template_file: str | None = None  # of the chat template that a patch or an option sets
+    template_file: str | None = None  # the chat template that a patch or an option sets
 
     @property
     def script_name(self) -> str:

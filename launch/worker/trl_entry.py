@@ -25,13 +25,13 @@ from .trainer import TrainerProgram
 from .trl_options import TRL, VerifierOption
 from .trl_trainer import EntryError, entry_class
 
-# the script whose flags are taken -> the names of its dataclass and its trainer
+# {script whose flags are taken: (name of its dataclass, name of its trainer)}
 SCRIPTS = {
     "trl.scripts.sft": ("SFTConfig", "SFTTrainer"),
     "trl.scripts.dpo": ("DPOConfig", "DPOTrainer"),
     "trl.scripts.grpo": ("GRPOConfig", "GRPOTrainer"),
 }
-# trl/trainer/dpo_trainer.py:570: these need device_map=None
+# These need device_map=None (trl/trainer/dpo_trainer.py:570).
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")
 
 
@@ -294,7 +294,7 @@ def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: 
         settings["device_map"] = None
     base = create_model_from_path(config.base_model_name_or_path, **settings)
     plugin = args.deepspeed_plugin
-    # as TRL for a new adapter: ZeRO-3 needs one type (trl/trainer/sft_trainer.py:844)
+    # ZeRO-3 needs one type, as for a new adapter in TRL (trl/trainer/sft_trainer.py:844).
     one_type = plugin is not None and plugin.zero_stage == 3 and quantization_config is None
     return PeftModel.from_pretrained(
         base, model, is_trainable=True, autocast_adapter_dtype=not one_type

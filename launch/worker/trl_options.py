@@ -69,7 +69,7 @@ class MixturePart:
 
     name: str  # a hub id, or a folder
     split: str
-    share: str  # of its rows, with a point
+    share: str  # share of its rows, with a decimal point
     holds_out: HoldsOut
     # The share of the rows in a validation set of its own, and the name of that set's metrics.
     validation: str | None = None
@@ -85,7 +85,7 @@ class VerifierOption:
     """The value of the option `verifier`."""
 
     verifiers: Mapping[str, float]  # name -> weight
-    seconds: float  # of a call
+    seconds: float  # time limit of a call
     window: int  # tokens of a prompt and its response
     # The reward of a completion without an end token; None means that the verifiers score it.
     truncated_reward: float | None = None

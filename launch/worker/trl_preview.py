@@ -99,7 +99,7 @@ def _preview_class(
 
     base = job.trainer
     args = job.args
-    limited = copy.copy(args)  # as requested, before flattening takes the length away
+    limited = copy.copy(args)  # a copy with the requested length, which flattening removes
     whole = copy.copy(args)
     whole.max_length = None
     whole.shuffle_dataset = False

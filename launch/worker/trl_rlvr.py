@@ -38,9 +38,9 @@ from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
 from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess
 
-PROMPTS_SAMPLED = 32  # of the start model, before the first update
+PROMPTS_SAMPLED = 32  # prompts that the start model answers before the first update
 MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end
-REFERENCE = {True: "starting model", False: "none"}  # by whether recipe.kl_beta is above 0
+REFERENCE = {True: "starting model", False: "none"}  # the key is whether recipe.kl_beta is above 0
 _RECORDED = 10  # prompts whose completions are recorded at the start, in the middle and at the end
 
 _Trainer: Any = object  # TRL's trainer takes its place when `rlvr_class` joins the two
@@ -72,9 +72,9 @@ class Scorer:
         )
         self._option = option
         self._events = events
-        # the tokens that end a completion; they are known once the trainer has its model
+        # The tokens that end a completion, which are known once the trainer has its model.
         self.end_ids: frozenset[int] = frozenset()
-        # for each verifier, the scores of the completions that were scored last
+        # The scores of each verifier for the completions that were scored last.
         self.returned: list[list[float | None]] = []
 
     def reward_functions(self) -> list[Callable[..., list[float | None]]]:

@@ -16,8 +16,8 @@ from .channel import EventWriter
 from .generating import encode, write_answer
 
 _PROMPTS = 3
-_ROWS_SEARCHED = 100  # for these prompts
-_TOKENS = 128  # of an answer at most
+_ROWS_SEARCHED = 100  # rows that are searched for prompts
+_TOKENS = 128  # maximum number of tokens of an answer
 _TEXT = 600  # characters of a recorded prompt or completion
 
 

@@ -34,7 +34,7 @@ class UserFiles:
         self._returned: dict[str, UsedFile] = {}
         self._written: set[str] = set()
         self._modules: set[str] = set()
-        self._module_count = 0  # of sys.modules when the modules were last searched
+        self._module_count = 0  # size of sys.modules when the modules were last searched
         installed = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
         self._others = _path_prefixes([*installed, str(_LAUNCH), *_SYSTEM])
         caches = [environ.get("XDG_CACHE_HOME") or "~/.cache", environ.get("HF_HOME")]

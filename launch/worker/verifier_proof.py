@@ -35,7 +35,7 @@ class ProofReport:
     """The result of a proof: the verifiers are proven if there is no problem."""
 
     problem: str | None = None
-    fault: str | None = None  # of a user's function: TEXTS, CONSTANT, FORM, or another one
+    fault: str | None = None  # a fault of a user's function: TEXTS, CONSTANT, FORM, or another one
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     # The user's files that the verifiers have imported or read, but not written.
@@ -46,7 +46,7 @@ class ProofReport:
 class _Reference:
     """A reference answer and its score."""
 
-    number: int  # of the row, from 1
+    number: int  # the number of the row, from 1
     row: Mapping[str, Any]
     answer: str
     score: float

@@ -33,7 +33,7 @@ from .opened import UsedFile
 from .trl_options import is_own
 from .user_files import UserFiles
 
-_LOAD_SECONDS = 300.0  # of importing a verifier, on a slow file system
+_LOAD_SECONDS = 300.0  # time limit of importing a verifier on a slow file system
 _KEPT_TEXT = 240  # characters of a message
 
 
@@ -55,7 +55,7 @@ class VerifierCall:
     verifier: str  # a built-in one, or PATH.py:FUNCTION
     prompt: Any  # messages, or a text
     completion: str
-    columns: Mapping[str, Any]  # of the row: ground_truth and all others
+    columns: Mapping[str, Any]  # the columns of the row: ground_truth and all others
     completion_ids: Sequence[int] = ()
 
 
@@ -99,7 +99,7 @@ def _follows_instruction(name: str, answer: str, arguments: Mapping[str, Any]) -
     import langdetect
     from open_instruct.if_functions import IF_FUNCTIONS_MAP
 
-    langdetect.DetectorFactory.seed = 0  # the same answer is scored the same
+    langdetect.DetectorFactory.seed = 0  # an answer then always has the same score
     given = {key: value for key, value in arguments.items() if value is not None}
     with contextlib.suppress(langdetect.LangDetectException):  # the answer has no letters
         return float(bool(answer) and IF_FUNCTIONS_MAP[name](answer, **given))
@@ -283,7 +283,7 @@ class VerifierError(RuntimeError):
 
     def __init__(self, message: str, fault: str | None = None) -> None:
         super().__init__(message)
-        self.fault = fault  # of a user's function, as `ProofReport` has it
+        self.fault = fault  # the fault of a user's function, as in `ProofReport`
 
 
 @dataclass
@@ -292,10 +292,10 @@ class VerifierProcess:
     time limit.
     """
 
-    names: Sequence[str]  # of the verifiers that are loaded at the start
-    seconds: float  # of a call
+    names: Sequence[str]  # the verifiers that are loaded at the start
+    seconds: float  # time limit of a call
     upstream: bool = False  # these are open-instruct's own
-    # called with the files of the user's that the child has used
+    # This function is called with the user's files that the child has used.
     on_files: Callable[[Sequence[UsedFile]], None] = lambda files: None
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _connection: Any = field(default=None, init=False)

@@ -161,7 +161,7 @@ _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 class Cure:
     """What to do against a known cause of failure."""
 
-    id: str  # of the known cause
+    id: str  # the id of the known cause
     text: str  # one sentence; an uncertain one begins with "possibly: "
 
 

@@ -73,9 +73,9 @@ class CauseFinder:
     def __init__(self, ranks: Sequence[int]) -> None:
         self._tails = {rank: LogTail() for rank in ranks}
         self._launcher = LogTail()
-        self._situation = Situation()  # what the cures are computed from
+        self._situation = Situation()  # the facts from which cures are computed
         self._errors: list[Event] = []
-        self._nccl_timeouts: dict[int, str] = {}  # by rank: the collective in which it timed out
+        self._nccl_timeouts: dict[int, str] = {}  # the collective in which each rank timed out
         # The exit codes by rank, from elastic's table or from accelerate.
         self._exits: dict[int, int] = {}
         self._root_rank: int | None = None  # the rank that failed first

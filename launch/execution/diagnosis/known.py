@@ -40,7 +40,7 @@ class Known:
 
     causes: tuple[KnownCause, ...]
     phrases: Mapping[str, re.Pattern[str]]  # fatal, survived, warning, progress_bar, peer_died
-    packages: Mapping[str, tuple[str, ...]]  # by extra of pyproject.toml
+    packages: Mapping[str, tuple[str, ...]]  # {extra of pyproject.toml: import names}
 
 
 @functools.cache

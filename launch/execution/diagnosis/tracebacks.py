@@ -32,7 +32,7 @@ class RaisedError:
 
     type: str  # the class, without its module; "" where a log line does not name one
     message: str  # may have several lines
-    # whether the next exception of the chain was raised while this one was handled
+    # Whether the next exception of the chain was raised while this one was handled.
     was_handled: bool = False
     packages: tuple[str, ...] = ()  # top-level packages of the frames that it passed through
 
@@ -150,7 +150,7 @@ class LogTail:
 
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))
     traceback: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))
-    traceback_time: float | None = None  # when its first exception was printed
+    traceback_time: float | None = None  # time at which its first exception was printed
     _in_frames: bool = False
     _lines_since: int = 0  # lines since the last line of the traceback
 

@@ -63,7 +63,7 @@ def merge_events(
 
     The `requested` settings that are not among them follow as unproven.
     """
-    settings: dict[str, dict[int, Mapping[str, Any]]] = {}  # by setting, then by rank
+    settings: dict[str, dict[int, Mapping[str, Any]]] = {}  # {setting: {rank: report}}
     for event in events:
         # A later report of the same rank replaces an earlier one.
         settings.setdefault(event.data["what"], {})[event.rank] = event.data

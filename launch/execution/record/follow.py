@@ -55,7 +55,7 @@ class EventFollower:
         self._attempt_times: list[float] = []
         self._training_times: list[float] = []
         self._attempt = 0  # index of the attempt that logged the last step
-        self._time = 0.0  # when the last step ended, its evaluation included
+        self._time = 0.0  # the end of the last step, its evaluation included
         self._step = -1  # the last step
 
     def read(self) -> list[Event]:

@@ -22,7 +22,7 @@ class Progress:
 
     last_step: int = 0
     tokens: float | None = None  # trained, without padding; None if they are not counted
-    losses: Sequence[float] = ()  # in the order of their steps; NaN is possible
+    losses: Sequence[float] = ()  # the losses in the order of their steps; NaN is possible
     at_steps: Sequence[float] = ()  # the step of each loss
     at_tokens: Sequence[float] = ()  # the tokens trained until each loss, where they are counted
     # Tokens per second, or steps per second where tokens are not counted.

@@ -28,11 +28,11 @@ class RunStatus:
     step: int | None = None
     total_steps: int | None = None
     loss: float | None = None
-    reward: float | None = None  # of RLVR
+    reward: float | None = None  # the reward of an RLVR run
     tokens_per_second: float | None = None
     seconds_left: float | None = None
     outcome: Outcome | None = None
-    validation: ValidationRecord | None = None  # so far, while it runs
+    validation: ValidationRecord | None = None  # the evaluations so far, while it runs
     other_format: Finding | None = None  # the problem of a record that may be misread
 
     def __repr__(self) -> str:

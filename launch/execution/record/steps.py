@@ -73,7 +73,8 @@ class Curve:
         self.last: Point | None = None
         self._first: Point | None = None
         self._width = width
-        self._groups: dict[int, dict[str, Point]] = {}  # by number of the group: low, high, bad
+        # {number of the group: {low, high and bad: point}}.
+        self._groups: dict[int, dict[str, Point]] = {}
 
     def add(self, step: int, value: float) -> None:
         """Add a point, which comes before those that were added so far."""

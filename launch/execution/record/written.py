@@ -36,7 +36,8 @@ class WrittenCheckpoint:
     # The attempt that wrote it; None for one that was found after its launcher had been killed.
     attempt: int | None
     files: Mapping[str, FileState]
-    digests: Mapping[str, str] = field(default_factory=dict)  # of the files that were read so far
+    # The digests of the files that were read so far.
+    digests: Mapping[str, str] = field(default_factory=dict)
     # False for the last checkpoint, to which another node may have added a file after its record.
     whole: bool = True
 
@@ -178,7 +179,7 @@ class CheckpointRecorder:
         self._open: dict[str, dict[str, FileState]] = {}
         self._queue: queue.SimpleQueue[WrittenCheckpoint | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        self._lock = threading.Lock()  # of the file
+        self._lock = threading.Lock()  # it guards writes to checkpoints.jsonl
         self._thread = threading.Thread(target=self._digest_all, daemon=True)
         self._thread.start()
 

@@ -63,7 +63,8 @@ class Chart:
     title: str
     unit: str
     lines: Sequence[Line]
-    steps: tuple[int, int]  # of the horizontal axis, the same for all charts of a page
+    # The first and the last step of the axis, the same for all charts of a page.
+    steps: tuple[int, int]
 
     @property
     def is_drawn(self) -> bool:
@@ -152,7 +153,7 @@ _LABEL_PATTERNS = (
 _REWARD = ChartKind("Reward", "", r"reward")
 _LOSS = ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss(/.+)?")
 _KINDS = (
-    _REWARD,  # of RLVR
+    _REWARD,  # only RLVR logs it
     _LOSS,
     ChartKind("Reward margin", "", r".*margins?"),
     ChartKind("Reward accuracy", "%", r".*rewards?[_/]accurac(y|ies)", 100),

@@ -25,7 +25,7 @@ class EvaluationSection:
     """The tables of an evaluation; the first row of each is its head."""
 
     rows: list[list[str]]  # a row for each task: the score of each model
-    answers: list[list[str]]  # what each model answered to the first questions of each task
+    answers: list[list[str]]  # each model's answers to the first questions of each task
     source: str  # the model and the harness
 
 
@@ -68,8 +68,8 @@ def _find_sample_files(tasks: Sequence[Mapping[str, Any]]) -> dict[str, list[str
 def _answer_rows(sample_files: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return a row for each prompt of a task: what is expected, and each model's answer."""
     models = list(sample_files)
-    targets: dict[tuple[str, str], str] = {}  # by task and prompt
-    answers: dict[tuple[str, str], dict[str, str]] = {}  # by task and prompt, then by model
+    targets: dict[tuple[str, str], str] = {}  # {(task, prompt): expected answer}
+    answers: dict[tuple[str, str], dict[str, str]] = {}  # {(task, prompt): {model: answer}}
     for model, files in sample_files.items():
         for file in files:
             for answer in _read_answers(Path(file)):
@@ -154,7 +154,7 @@ def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
     """Return the prompts that the model answered while it trained, each with a table of its answers
     by step.
     """
-    answers: dict[str, dict[int, str]] = {}  # by prompt, then by step
+    answers: dict[str, dict[int, str]] = {}  # {prompt: {step: answer}}
     for event in run.events("completion"):
         prompt = _truncate(event.data.get("prompt"))
         answers.setdefault(prompt, {})[event.data["step"]] = _describe_completion(event)

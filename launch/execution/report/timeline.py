@@ -14,7 +14,7 @@ from launch.table import format_duration
 class Bar:
     """One phase, in percent of the attempt's time."""
 
-    phase: str  # as in events.jsonl
+    phase: str  # the phase's name in events.jsonl
     title: str
     left: float
     width: float
@@ -27,7 +27,7 @@ class AttemptTimeline:
     number: int
     began: float  # unix seconds
     bars: Sequence[Bar]
-    # a row for each phase: its name, its title, its time, its share of the attempt
+    # A row for each phase has its name, its title, its time and its share of the attempt.
     totals: Sequence[tuple[str, str, str, str]]
     resumed_from: str | None  # the checkpoint
 

@@ -21,7 +21,7 @@ class RunEnd:
     """The outcome of a run, and the facts that only its closing lines need."""
 
     outcome: Outcome
-    rank: int | None = None  # whose log shows the cause
+    rank: int | None = None  # the rank whose log shows the cause
     notes: tuple[str, ...] = ()  # lines about checkpoints
 
 

@@ -39,7 +39,7 @@ _MAX_PENDING = (
 _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
 _RECENT_LINES = 500
 _CHECKPOINT = "checkpoint"
-# of tqdm: `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`
+# A progress bar of tqdm is `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`.
 _BAR = re.compile(r"(?P<done>\d+)/(?P<total>\d+) \[")
 
 

@@ -179,7 +179,8 @@ class Pump:
         self.fault: Exception | None = None
         self._sink = sink
         self._selector = selectors.DefaultSelector()
-        self._readers: dict[int, _OutputReader | _EventReader] = {}  # by descriptor
+        # The readers by file descriptor.
+        self._readers: dict[int, _OutputReader | _EventReader] = {}
         self._closing = threading.Event()
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ, None)

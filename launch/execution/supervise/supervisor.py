@@ -45,7 +45,7 @@ from launch.resources import PYTHON_VARIABLES
 _REFRESH = 0.2  # seconds
 _REPEAT = "; press again to end them at once"
 _FOLDER_EVERY = 2.0  # seconds between two checks that the run folder exists
-_FOLDER_MISSES = 3  # in a row, after which it counts as removed
+_FOLDER_MISSES = 3  # consecutive misses after which the folder counts as removed
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -255,7 +255,7 @@ class _LiveRun:
     stops: _StopSignals
     began: float = field(default_factory=time.monotonic)
     is_removed: bool = False  # whether the folder was removed while the run wrote to it
-    server_failure: str | None = None  # what the server did, where that ended the run
+    server_failure: str | None = None  # how the server ended the run
     _step: int = 0  # the last step of which the other nodes were notified
     _misses: int = 0  # consecutive checks that did not find the folder
     _folder_checked: float = field(default_factory=time.monotonic)  # the time of the last check

@@ -102,7 +102,8 @@ class Watch:
         self.in_time = False  # whether the run was still alive when that finding was made
         self.stacks: Stacks | None = None
         self.messages: deque[str] = deque(maxlen=1000)  # lines to show
-        self.findings: deque[GuardFinding] = deque(maxlen=1000)  # to record, warnings included
+        # Findings to record, warnings included.
+        self.findings: deque[GuardFinding] = deque(maxlen=1000)
         self.config = config
         self._stacks_folder = stacks_folder
         self._end_run = end_run
@@ -111,7 +112,7 @@ class Watch:
         self._guards = build_guards(config.guards, config.guard_context)
         self._issued: set[tuple[str, bool]] = set()  # guard, and whether it stopped
         self._facts: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
-        self._processes: dict[int, psutil.Process] = {}  # by rank
+        self._processes: dict[int, psutil.Process] = {}  # the processes by rank
         self._exited: set[int] = set()  # ranks
         self._has_changes = False  # whether it was reported that an input is not the planned one
         self._notes_seen = 0  # reported changes of inputs after they were loaded
@@ -273,7 +274,7 @@ class Watch:
             self._peers.report_progress("stalled")
             local = self._dump_local_stacks()
             others = self._peers.collect_stacks()
-        except OSError as error:  # for example a full disk
+        except OSError as error:  # the disk may be full
             return Stacks((), (f"no stacks: {error}",))
         return Stacks((*local.files, *others.files), (*local.summary, *others.summary))
 

@@ -16,9 +16,9 @@ STAGE_3 = (Mode.zero3, Mode.zero3_offload)
 class AllocatorShares:
     """The memory that is reserved beyond the allocated peak."""
 
-    plain: float  # in sizes of the output matrix, without ZeRO
-    stage_1_and_2: float  # the same under ZeRO 1 and 2
-    stage_3: float  # the same under ZeRO 3
+    plain: float  # the number of output matrices without ZeRO
+    stage_1_and_2: float  # their number under ZeRO 1 and 2
+    stage_3: float  # their number under ZeRO 3
     logits: float  # a share of the logits in fp32, where they exist for all tokens
     varying: float  # a share of the saved activations, where packed rows vary in length
 

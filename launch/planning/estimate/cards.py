@@ -76,7 +76,7 @@ class CardMemory:
     """The memory of one card."""
 
     gib: float
-    source: str  # where the number comes from
+    source: str  # the source of the number
 
 
 def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemory | None:
@@ -118,12 +118,12 @@ class Rates:
     offload: float  # bytes/s between a card and its host
     exposed: float  # the share of communication that does not overlap with computation
     layer: float  # seconds of the host to issue a layer's forward and backward pass, without ZeRO-3
-    sharded_layer: float  # the same with ZeRO-3
+    sharded_layer: float  # seconds of the host for a layer with ZeRO-3
     expandable: float  # the factor on `sharded_layer` with expandable segments
     # Seconds without overlap for a layer's gradients in each micro batch under ZeRO 1 and 2.
     reduced_layer: float
     step: float  # seconds of a step outside of the micro batches, without ZeRO
-    sharded_step: float  # the same with ZeRO
+    sharded_step: float  # seconds of a step outside of the micro batches, with ZeRO
     varying: float  # seconds of each micro batch whose length differs from the one before it
     # Additional seconds of each micro batch of one sample if samples vary; the cause is not known.
     single_sample: float

@@ -60,11 +60,11 @@ class MemoryForecast:
     worst: MemoryEstimate | None = None
     # The estimate for the data's longest micro batch; None without the data's lengths.
     longest: MemoryEstimate | None = None
-    longest_tokens: int | None = None  # of that micro batch
+    longest_tokens: int | None = None  # tokens of that micro batch
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
-    first_tokens: int | None = None  # of that micro batch
+    first_tokens: int | None = None  # tokens of that micro batch
     card: CardMemory | None = None
-    lengths: Lengths | None = None  # of the tokenised data
+    lengths: Lengths | None = None  # the lengths of the tokenised data
     why: str = ""  # the reason why the memory is unknown
     liger: bool = True  # whether a remedy may be Liger
 

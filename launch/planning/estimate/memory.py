@@ -371,10 +371,10 @@ MAX_LIVE_PARAMETERS = 1_000_000_000
 class BytesPerParameter:
     """Bytes of the training state for each parameter."""
 
-    weights: float  # on each rank's device, as are gradients and optimizer
+    weights: float  # bytes on each rank's device, as for gradients and optimizer
     gradients: float
     optimizer: float
-    host: float = 0.0  # in the memory of the whole machine
+    host: float = 0.0  # bytes in the memory of the whole machine
 
     @property
     def rank(self) -> float:

@@ -128,7 +128,7 @@ class RunSettings:
     device: Device | None = None
     gradient_checkpointing: bool = False
     max_seq_length: int | None = None
-    memory: MemorySetting | None = None  # with all samples at the maximum length
+    memory: MemorySetting | None = None  # the setting with all samples at the maximum length
     lengths: Path | None = None  # file with the lengths of the tokenised samples, by the trainer
     # Whether the run's command line still plans with these overrides added. Only then are they
     # advised.

@@ -58,7 +58,7 @@ class MemorySetting:
     mode: Mode
     ranks: int
     micro_batch: int  # samples (pairs for DPO) of one forward pass of a rank
-    tokens: int  # of one forward pass, all rows with padding and both halves of the pairs
+    tokens: int  # tokens of one forward pass: all rows with padding, and both halves of pairs
     accumulation: int = 1
     packing: bool = False
     # Whether rows differ in length, which is practically certain unless all reach the limit.

@@ -56,7 +56,7 @@ class ModelShape:
     model_type: str = "llama"  # transformers' name of the architecture
     head_size: int | None = None  # None: hidden / heads
     window: int | None = None  # tokens that a sliding layer attends to; None: no layer slides
-    sliding_layers: int = 0  # of `layers`; the others attend to all tokens
+    sliding_layers: int = 0  # layers that slide; the others attend to all tokens
 
     @property
     def query_width(self) -> int:

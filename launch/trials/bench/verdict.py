@@ -29,8 +29,8 @@ _STUDENT_T = (
     2.145,
     2.131,
 )
-_T_30 = 2.042  # the same quantile for 30 degrees of freedom
-_NORMAL = 1.96  # the same quantile of the normal distribution, the limit for many degrees
+_T_30 = 2.042  # the 97.5% quantile for 30 degrees of freedom
+_NORMAL = 1.96  # the 97.5% quantile of the normal distribution, the limit for many degrees
 
 RATE_PRECISION = 0.05  # relative error that the rate of a run should have at most
 
@@ -103,7 +103,7 @@ def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
     `runs`: the rate of each timed step of each run of one setting. The variance is that of the
     rates' logarithms within the runs. None is returned if no run has two steps.
     """
-    squares = 0.0  # of the deviations from each run's mean
+    squares = 0.0  # sum of the squared deviations from each run's mean
     freedom = 0  # degrees of freedom
     for rates in runs:
         if not rates:
@@ -123,7 +123,7 @@ def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
 
 
 _SAME_MEMORY = 0.01  # relative difference of the peaks up to which they count as the same
-_SAME_TOKENS = 1e-6  # the same for token counts, which are exact
+_SAME_TOKENS = 1e-6  # relative difference up to which token counts, which are exact, are the same
 Pair = tuple[Figures, Figures]  # A's run and B's run of one repeat
 
 

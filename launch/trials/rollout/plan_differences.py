@@ -23,7 +23,7 @@ class PlanDifference:
     """
 
     id: str
-    what: str  # what differs, a clause
+    what: str  # a clause that names the difference
     bound: str | None  # how much it differs at most; None where unknown
     cure: str | None = None  # how to avoid the difference
 
@@ -104,7 +104,7 @@ def _warmup(plans: Sequence[Plan]) -> PlanDifference | None:
     if recipe.max_steps is None:
         what = "the end of the warm-up is rounded to the number of ranks"
         return PlanDifference("warmup_rounding", what, "less than one optimizer step")
-    lengths = {}  # in optimizer steps, by the number of ranks
+    lengths = {}  # {number of ranks: optimizer steps}
     for plan in plans:
         ranks = plan.batch.width
         lengths[ranks] = warmup_steps(recipe.max_steps, recipe.warmup_ratio, ranks)

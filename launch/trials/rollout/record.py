@@ -23,7 +23,7 @@ class Projection:
     """The time and the cost of the whole training at one width."""
 
     total_steps: int
-    hours: float  # without the time of saving
+    hours: float  # hours without the time of saving
     gpu_hours: float | None  # None on CPU
     cost: float | None  # None on CPU, or without a price
     basis: str  # `measured`, or the width from which it is scaled linearly
@@ -90,7 +90,7 @@ class WidthRun(TrialRun):
 class RolloutRecord(TrialRecord[WidthRun]):
     """A rollout and its widths so far."""
 
-    differences: tuple[PlanDifference, ...] = ()  # between the plans of the widths
+    differences: tuple[PlanDifference, ...] = ()  # differences between the plans of the widths
     full_run: int | None = None  # exit code of the whole stage, which then=run runs
     verb = "rollout"
 

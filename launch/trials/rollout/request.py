@@ -35,7 +35,7 @@ class SubmitMode(StrEnum):
 class RequestedWidth:
     """One width of the command line. Widths are ordered by ranks, then by nodes."""
 
-    ranks: int  # on all nodes
+    ranks: int  # ranks on all nodes
     nodes: int
 
     @property

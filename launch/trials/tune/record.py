@@ -265,7 +265,7 @@ class TuneRecord(TrialRecord[Probe]):
     def contents(self) -> dict[str, Any]:
         best = self.best
         lengths = self.workload.lengths
-        seconds_used = sum(probe.seconds or 0.0 for probe in self.runs)  # of reused probes as well
+        seconds_used = sum(probe.seconds or 0.0 for probe in self.runs)  # reused probes count too
         return {
             "identity": self.plan.identity,
             "width": str(self.plan.parallel.width),

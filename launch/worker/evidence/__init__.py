@@ -36,8 +36,8 @@ class Evidence:
     """One setting of the running trainer: what the plan requested, and what is in effect."""
 
     what: str  # a stable name
-    value: Any  # what is in effect; None if it could not be determined
-    how: str | None  # where the value was found
+    value: Any  # the value in effect; None if it could not be determined
+    how: str | None  # the place where the value was found
     requested: str | None = None  # None if the plan left it open
     verdict: str | None = None  # PROVEN, REFUTED or UNPROVEN; None if nothing was requested
     note: str | None = None

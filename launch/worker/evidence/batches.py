@@ -34,7 +34,7 @@ WRAPPED = "wrapped"
 class ForwardInputs:
     """The inputs of one forward pass."""
 
-    names: frozenset[str]  # of the arguments that are not None
+    names: frozenset[str]  # the names of the arguments that are not None
     rows: int
     tokens: int  # padding included
     padding: int | None  # tokens; None if unknown
@@ -262,7 +262,8 @@ def check_epoch(objects: TrainerObjects, packing: str | None) -> list[Evidence]:
         return []
     arguments = getattr(objects.trainer, "args", None)
     accumulation = getattr(arguments or objects.accelerator, "gradient_accumulation_steps", None)
-    per_pass = getattr(objects.dataloader, "total_batch_size", None)  # of all ranks
+    # Samples of a pass over all ranks.
+    per_pass = getattr(objects.dataloader, "total_batch_size", None)
     samples = getattr(objects.dataloader, "total_dataset_length", None)
     if not isinstance(accumulation, int) or not isinstance(per_pass, int):
         return []

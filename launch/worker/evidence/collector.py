@@ -41,18 +41,18 @@ class EvidenceCollector:
         self._counts_samples = "global_batch" in context.requested
         self.row_record = rows.RowRecord()
         self._epoch = dealt.EpochRecorder()
-        self._epoch_due: dealt.EpochCounts | None = None  # what it has to deal to this rank
+        self._epoch_due: dealt.EpochCounts | None = None  # the expected counts on this rank
         self._epoch_steps = 0  # optimizer steps of an epoch
         self._mixture: Evidence | None = None  # the evidence "mixture" of the first step
-        self._packing: str | None = None  # what is in effect
+        self._packing: str | None = None  # the packing in effect
         self._checkpoint: str | None = None  # the folder that the trainer has loaded
-        self._clip_norm: float | None = None  # that the trainer passes to accelerate
+        self._clip_norm: float | None = None  # the norm that the trainer passes to accelerate
         self._objects: TrainerObjects | None = None  # known once the first backward pass begins
         self._is_clipping_checked = False
-        self._steps = 0  # of this process
+        self._steps = 0  # optimizer steps of this process
         self._updates: updates.Updates | None = None
         self._rate_check: optimizer.RateCheck | None = None
-        # the learning rates of the optimizer's groups in the current step
+        # The learning rates of the optimizer's groups in the current step.
         self._rates: list[float] = []
         context.events.before_checkpoint(self._send_updates)
 

@@ -22,7 +22,7 @@ class EpochCounts:
     """The counts of one epoch on this rank; a field is None where the count is not known."""
 
     sequences: int | None  # both halves of a pair count
-    tokens: int | None  # without padding
+    tokens: int | None  # tokens without padding
     trained: int | None  # tokens that carry loss, without the first of each sequence
 
     def differences(self, due: EpochCounts) -> list[str]:

@@ -85,7 +85,7 @@ class OlmoCoreCollector:
             rates = [float(group["lr"]) for group in groups]
             self.report(self._rate_check.step(self._trainer.global_step - 1, rates))
         if self._updates is not None:
-            self._updates.note_gradients()  # as the step has clipped them
+            self._updates.note_gradients()  # the step has clipped the gradients by now
             self.report(self._updates.after_step())
 
     def checkpoint_begins(self) -> None:

@@ -91,7 +91,7 @@ def _check_first_rows(
     accumulation = int(arguments.gradient_accumulation_steps)
     ranks = int(objects.accelerator.num_processes)
     dataset = objects.dataloader.dataset
-    steps = max(1, -(-len(objects.dataloader) // accumulation))  # of an epoch
+    steps = max(1, -(-len(objects.dataloader) // accumulation))  # optimizer steps of an epoch
     epoch, step = divmod(objects.step or 0, steps)
     order = fill_epoch(deal_epoch(len(dataset), int(requested) + epoch), ranks, size)
     first = step * accumulation * ranks * size

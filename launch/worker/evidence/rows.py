@@ -274,7 +274,7 @@ class Limit:
     """A number of tokens that a trainer cuts or drops rows at."""
 
     tokens: int
-    attribute: str  # where it is set: `SFTConfig.max_length`
+    attribute: str  # the place where it is set: `SFTConfig.max_length`
 
 
 def find_limits(owner: Any, names: Sequence[str]) -> list[Limit]:

@@ -35,7 +35,7 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
     another head do no harm, while a layer that the configuration does not have makes another model.
     """
     how = f"transformers' report of loading {source}"
-    commit = getattr(model.config, "_commit_hash", None)  # of a hub repository
+    commit = getattr(model.config, "_commit_hash", None)  # only a hub repository has one
     if commit:
         how += f" at commit {commit}"
     absent = _describe_random_weights(type(model).__name__, info)

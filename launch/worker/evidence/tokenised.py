@@ -90,7 +90,7 @@ def count_missing(dataset: Any, rows: Sequence[Row]) -> int:
     for row in rows:
         due = {name: _as_list(row[name]) for name in names if name in row}
         candidates = positions.get(len(due.get(names[0], ())), [])
-        if len(candidates) > _CANDIDATES:  # so many rows are cut at one length
+        if len(candidates) > _CANDIDATES:  # too many rows are cut at one length
             continue
         missing += not any(_is_same(plain[position], due) for position in candidates)
     return missing

@@ -44,7 +44,7 @@ class _Group:
     """The tensors that this rank holds of an optimizer group."""
 
     names: list[str]
-    positions: list[int]  # in the optimizer's list of groups
+    positions: list[int]  # indices in the optimizer's list of groups
     rates: float = 0.0  # the sum of the learning rates so far
     has_learned: bool = False  # whether gradients have changed one of the tensors
 
@@ -83,7 +83,7 @@ class Updates:
         self._scale = float(self._weights.abs().mean())
         self._start = self._checksums()
         self._all_steps = 0
-        self._steps = 0  # with a learning rate above 0
+        self._steps = 0  # steps with a learning rate above 0
         self._last = self._weights.new_zeros(())  # the sum of the last changes of the samples
         self._largest = self._last  # the largest such sum before the last step
         self._gradient = self._weights.new_tensor(math.nan)  # the largest norm; NaN: not measured
@@ -287,7 +287,7 @@ class Updates:
         for sampled_group in self._groups:
             sampled_group.rates += max(self._rates[at] for at in sampled_group.positions)
         decays = []
-        decay_of: dict[int, float] = {}  # by the id of the tensor
+        decay_of: dict[int, float] = {}  # {id of the tensor: weight decay}
         for rate, group in zip(self._rates, groups, strict=True):
             decay = rate * float(group.get("weight_decay") or 0)
             decays.append(decay)

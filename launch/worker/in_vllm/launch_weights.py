@@ -62,7 +62,7 @@ class EngineTensors:
         for joined, parts in getattr(model, "packed_modules_mapping", {}).items():
             for part in parts:
                 self._joined[part] = (joined, parts)
-        self._rows: dict[str, int] = {}  # of the trained tensors seen so far
+        self._rows: dict[str, int] = {}  # rows of the trained tensors seen so far
 
     def find(self, name: str, shape: Sequence[int]) -> Any:
         """Return what vLLM holds of a trained tensor, in the tensor's shape.

@@ -57,7 +57,7 @@ def step_fields(metrics: Mapping[str, float], reported: Sequence[str]) -> dict[s
     for name, value in metrics.items():
         if not any(fnmatch(name, pattern) for pattern in reported):
             continue
-        if name.startswith("optim/LR"):  # of each group of parameters
+        if name.startswith("optim/LR"):  # each group of parameters has such a metric
             named.setdefault("lr", value)
         elif name in _EVENT_NAMES:
             named.setdefault(_EVENT_NAMES[name], value)
@@ -81,7 +81,7 @@ def make_callback(events: EventWriter) -> Any:
         earlier attempt has sent.
         """
 
-        steps_done = 0  # before this attempt
+        steps_done = 0  # the steps before this attempt
 
         def pre_train(self) -> None:
             self.steps_done = int(self.trainer.global_step)

@@ -19,7 +19,7 @@ from .patch import PatchContext, PatchInfo
 if TYPE_CHECKING:
     from ..samples import SamplesRequest, TokenizedSide
 
-_COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
+_COLUMNS = ("input_ids", "attention_mask", "labels")  # the columns of a batch
 
 
 def _preview_open_instruct(context: PatchContext) -> None:

@@ -28,9 +28,9 @@ class LineListener(logging.Handler):
     training.
     """
 
-    text: str  # that the line contains
-    variable: str  # of the frame
-    subject: str  # what is read there, for the warning
+    text: str  # a text that the line contains
+    variable: str  # a variable of the frame
+    subject: str  # the name of what is read, for the warning
 
     def __init__(
         self, patch: str, events: EventWriter, callback: Callable[[Mapping[str, Any]], None]
