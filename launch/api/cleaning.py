@@ -310,7 +310,7 @@ def _remove_of_run(
             still_spare = {item.path for item in finder.removable}
             for item in items:
                 is_spare = item.path in still_spare
-                yield item.path, _remove_folder(item.path) if is_spare else "it is needed by now"
+                yield item.path, _remove_folder(item.path) if is_spare else "it is needed now"
     except UserError as error:
         for item in items:
             yield item.path, error.problems[0].message

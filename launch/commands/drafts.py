@@ -122,7 +122,7 @@ def _find_verifier(given: str | None, kind: Kind | None) -> str | None:
     if given is None:
         return None
     if kind not in (None, Kind.rlvr):
-        message = f"--verifier is of RLVR, and --kind is {kind}"
+        message = f"--verifier is for RLVR, and --kind is {kind}"
         raise refusal("usage", message, "command line", "leave one of them out")
     return resolve_verifier(given, Path.cwd())
 

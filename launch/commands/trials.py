@@ -131,7 +131,7 @@ keys of tune:
   minutes=M          time for all of them (10)
   steps=N            optimizer steps of each (8); the first tune.skip (2) do not count
   dry_run=true       print the predictions and run nothing
-  compare_full=true  of a LoRA stage: also probe full fine-tuning once, where it fits
+  compare_full=true  for a LoRA stage: also probe full fine-tuning once, where it fits
   tune.room=X        share of GPU memory that stays free (0.05)
   restart=true       repeat existing probes
 

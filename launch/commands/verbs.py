@@ -101,7 +101,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
         Verb("logs", "print or follow a run's output", "RUN"),
         Verb(
             "report",
-            "write a page with curves, evidence and plan; of several runs, compared",
+            "write a page with curves, evidence and plan, or one that compares runs",
             "RUN...",
         ),
         Verb("stop", "end a run from any terminal", "RUN"),

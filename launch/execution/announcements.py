@@ -18,7 +18,7 @@ def announce_failure(outcome: Outcome, display: Display) -> None:
     if outcome.exit_code == EXIT_FAILED:
         display.say(f"the run failed: {outcome.cause}")
     else:
-        display.say(f"the run reached its end and is not done: {outcome.cause}")
+        display.say(f"the run reached its end but is not done: {outcome.cause}")
     for line in outcome.detail:
         display.say(f"  {line}")
 
