@@ -119,7 +119,7 @@ class EvidenceCollector:
             self.report(self._updates.after_step())
 
     def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
-        """Check the files of the model if `folder` is the trainer's output; a finding there ends no
+        """Check the files of the model if `folder` is the trainer's output; a fault there ends no
         rank.
         """
         output = Path(self._context.trainer.flag("output_dir") or "").resolve()
@@ -304,5 +304,5 @@ class EvidenceCollector:
         self.report([evidence])
 
     def report(self, evidence: Sequence[Evidence]) -> None:
-        """Send findings; end the rank if a requested setting is not in effect."""
+        """Send evidence; end the rank if a requested setting is not in effect."""
         report_evidence(evidence, self._context.allowed, self._context.events)

@@ -135,5 +135,5 @@ class OlmoCoreCollector:
             events.emit("saved", step=self._trainer.global_step)
 
     def report(self, evidence: Sequence[Evidence]) -> None:
-        """Send findings; end the rank if a requested setting is not in effect."""
+        """Send evidence; end the rank if a requested setting is not in effect."""
         report_evidence(evidence, self._context.allowed, self._context.events)

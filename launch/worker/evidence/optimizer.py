@@ -182,7 +182,7 @@ class RateCheck:
     def step(self, done: int, rates: Sequence[float]) -> list[Evidence]:
         """Compare the rates of the optimizer's groups in the step that follows `done` ones.
 
-        Returns the findings on the first step of this process, and on the first one whose rate
+        Returns the evidence on the first step of this process, and on the first one whose rate
         differs; [] for every other.
         """
         if self._is_refuted:  # `allow` lets such a run go on
@@ -229,8 +229,9 @@ class RateCheck:
 def check_steps(
     count: StepCount | None, rows: tuple[int, int] | None, requested: Mapping[str, str]
 ) -> list[Evidence]:
-    """Return the finding on how many optimizer steps the trainer will make. `count` is None if they
-    are not known.
+    """Return the evidence on how many optimizer steps the trainer will make.
+
+    `count` is None if they are not known.
 
     `rows`: those of an epoch and of an optimizer step; None if they are not known.
     """
@@ -267,7 +268,7 @@ def bound_steps(rows: int, batch: int, epochs: int) -> range:
 
 
 def check_decay(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
-    """Return the finding "weight_decay": that of every trained matrix, in the optimizer's groups.
+    """Return the evidence "weight_decay": that of every trained matrix, in the optimizer's groups.
 
     Vectors and embeddings may have another one: open-instruct does not decay biases and norms
     (utils.py:1507-1529), nor do transformers and OLMo-core. DeepSpeed's groups hold flat copies, so
@@ -287,7 +288,7 @@ def check_decay(objects: TrainerObjects, requested: str | None) -> list[Evidence
 
 
 def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> list[Evidence]:
-    """Return the findings on Adam's betas and epsilon in the optimizer's groups, against the flags
+    """Return the evidence on Adam's betas and epsilon in the optimizer's groups, against the flags
     of the command line, or the trainer's defaults.
 
     No evidence is returned for an optimizer without betas, or with settings of its own (Lion,

@@ -158,7 +158,7 @@ def _check_sampler(loader: Any, requested: str) -> Evidence:
 
 
 def check_olmo_core_order(loader: Any, requested: str | None) -> list[Evidence]:
-    """Return the finding "seed" on the rows that OLMo-core's data loader deals first in its epoch.
+    """Return the evidence "seed" on the rows that OLMo-core's data loader deals first in its epoch.
 
     open-instruct's loader shuffles rows that were shuffled before (data_loader.py:268, dpo.py:177);
     OLMo-core's own loader shuffles sequences (olmo_core/data/data_loader.py,

@@ -197,7 +197,7 @@ def read_numpy_folder(folder: Path, names: Sequence[str]) -> tuple[list[LoadedPa
 def check_mixture(
     record: RowRecord, dataset_rows: int | None, requested: str | None
 ) -> list[Evidence]:
-    """Return the finding "mixture": the rows of each data set against those that were staged, and
+    """Return the evidence "mixture": the rows of each data set against those that were staged, and
     the rows of the data loader against those of all data sets.
 
     `requested`: the shares, with commas. `dataset_rows` is None where the loader's rows are packed.
@@ -237,7 +237,7 @@ def check_mixture(
 
 
 def add_epoch(mixture: Evidence, found: EpochCounts, due: EpochCounts) -> Evidence:
-    """Return the finding "mixture" with what the first whole epoch has dealt to this rank."""
+    """Return the evidence "mixture" with what the first whole epoch has dealt to this rank."""
     differences = found.differences(due)
     note = f"{mixture.note}; an epoch dealt {found}"
     if differences:
@@ -250,7 +250,7 @@ def add_epoch(mixture: Evidence, found: EpochCounts, due: EpochCounts) -> Eviden
 def check_longest(
     objects: TrainerObjects, requested: str | None, record: RowRecord | None = None
 ) -> list[Evidence]:
-    """Return the finding "max_seq_length" on the rows of the data loader, and on the limit that the
+    """Return the evidence "max_seq_length" on the rows of the data loader, and on the limit that the
     trainer's arguments and its collator have.
 
     `record`: the data sets, whose staged rows show whether a row was cut or merely ends

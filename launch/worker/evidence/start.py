@@ -235,7 +235,7 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
 
 
 def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evidence]:
-    """Return the findings "lora_alpha" and "lora_dropout", as far as they are requested.
+    """Return the evidence "lora_alpha" and "lora_dropout", as far as they are requested.
 
     The alpha is that of the factor that a layer multiplies the adapter's output with, which is
     alpha / rank, or alpha / sqrt(rank) with rsLoRA (peft/tuners/lora/layer.py, update_layer).
@@ -244,13 +244,13 @@ def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evi
         "lora_alpha": (_find_alphas(model), "LoraLayer.scaling of the adapted layers"),
         "lora_dropout": (_find_dropouts(model), "LoraLayer.lora_dropout of the adapted layers"),
     }
-    findings = []
+    evidence = []
     for name, (values, how) in found.items():
         if name in requested:
             value = ",".join(f"{number:g}" for number in sorted(values)) or "none"
             is_requested = values == {float(requested[name])}
-            findings.append(Evidence(name, value, how).judge(requested[name], is_requested))
-    return findings
+            evidence.append(Evidence(name, value, how).judge(requested[name], is_requested))
+    return evidence
 
 
 def check_adapter_start(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
