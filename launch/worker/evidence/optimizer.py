@@ -231,9 +231,8 @@ def check_steps(
 ) -> list[Evidence]:
     """Return the evidence on how many optimizer steps the trainer will make.
 
-    `count` is None if they are not known.
-
-    `rows`: those of an epoch and of an optimizer step; None if they are not known.
+    `count` is None if the steps are not known. `rows`: those of an epoch and of an optimizer step;
+    None if they are not known.
     """
     total = None
     how = "the steps were not found"

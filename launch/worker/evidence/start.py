@@ -235,7 +235,7 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
 
 
 def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evidence]:
-    """Return the evidence "lora_alpha" and "lora_dropout", as far as they are requested.
+    """Return the evidence "lora_alpha" and "lora_dropout" of those that are requested.
 
     The alpha is that of the factor that a layer multiplies the adapter's output with, which is
     alpha / rank, or alpha / sqrt(rank) with rsLoRA (peft/tuners/lora/layer.py, update_layer).
