@@ -82,7 +82,7 @@ GRACE = 8.0  # seconds between SIGTERM and SIGKILL; the kills included, a run en
 # Seconds within which the reaper reports that it has carried out an order. A reaper that does not
 # is stopped or hangs.
 _PATIENCE = GRACE + 12.0
-# This applies if the reaper is stopped (SIGSTOP) or the user has asked twice.
+# The seconds are fewer if the reaper is stopped (SIGSTOP) or the user has asked twice.
 _PATIENCE_AT_KILL = 4.0
 _REAPER = Path(__file__).with_name("reaper.py")
 

@@ -89,7 +89,7 @@ def _reaper_order(execution: Execution, run_id: str, channel: Channel) -> dict[s
         "set": {
             **execution.env,
             **PYTHON_VARIABLES,
-            # torch's elastic agent leaves a folder in TMPDIR, which the ranks restore for themselves.
+            # torch's elastic agent leaves a folder in TMPDIR. The ranks restore their own TMPDIR.
             "TMPDIR": str(channel.folder),
             "LAUNCH_TMPDIR": {**os.environ, **execution.env}.get("TMPDIR", ""),
             "LAUNCH_RUN_ID": run_id,
