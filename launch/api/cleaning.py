@@ -1,7 +1,7 @@
-"""Finds what takes disk space and can go, and removes it: checkpoints, caches and merged models.
+"""Finds folders that take disk space and can be removed: checkpoints, caches and merged models.
 
 Nothing is removed that a run resumes from, that a stage, a run or a pipeline names (`_Names`), or
-that is in use (`find_use`). A folder that is no run's, or a link, is left alone.
+that is in use (`find_use`). A link, or a folder that does not belong to a run, is never removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from launch.slurm.jobs import find_job_folders
 from launch.table import Column, Table, format_bytes
 from launch.worker.json_codec import versioned
 
-# The folders of a cache whose own folders can be made again, with what makes them.
+# {folder of the cache whose subfolders can be made again: how they are made again}
 _CACHES = {
     "data": "the next run that needs this staged data stages it again",
     "tokenized": "the next run on this data tokenises it again",
@@ -42,7 +42,7 @@ _TRASH = ".cleaned-"  # begins the name of a folder while it is being removed
 
 @dataclass(frozen=True)
 class Removable:
-    """A folder that can go."""
+    """A folder that can be removed."""
 
     path: Path
     size: int  # bytes on the disk
@@ -52,7 +52,7 @@ class Removable:
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What can go below a folder of runs, and what is kept although it looks like it."""
+    """The folders below a folder of runs that can be removed, and similar ones that are kept."""
 
     runs: Path
     removable: tuple[Removable, ...]
@@ -61,7 +61,7 @@ class Cleaning:
 
     @property
     def size(self) -> int:
-        """Bytes of all that can go."""
+        """The bytes of all folders that can be removed."""
         return sum(item.size for item in self.removable)
 
     def lines(self) -> list[str]:
@@ -96,9 +96,9 @@ _COLUMNS = [
 
 
 def find_removable(runs: Path, name: str | None = None) -> Cleaning:
-    """Find what can go below a folder of runs; with a name, of that run alone.
+    """Find what can be removed below a folder of runs; with a name, only of that run.
 
-    The caches belong to all runs, so that a name leaves them out. Raises UserError: unknown_run,
+    The caches belong to all runs, so a name leaves them out. Raises UserError: unknown_run,
     ambiguous_run.
     """
     runs = runs.absolute()
@@ -112,9 +112,9 @@ def find_removable(runs: Path, name: str | None = None) -> Cleaning:
 
 
 def remove(cleaning: Cleaning) -> Cleaning:
-    """Remove what was found, unless it is in use or named by now; such folders are kept.
+    """Remove what was found, except for folders that have come into use or been named since.
 
-    A run's own folders are removed under the run's lock, and are found anew there.
+    A run's own folders are removed under the run's lock, after a second look for what can go.
     """
     removed: list[Path] = []
     kept = list(cleaning.kept)
@@ -156,9 +156,9 @@ class _Names:
         return cls(stages, by_run)
 
     def find(self, *names: str, but: Path | None = None) -> str | None:
-        """Return what names a folder, whose path ends with one of `names`; None if nothing does.
+        """Return the file or the run that names a folder, or None.
 
-        `but` is a run that does not count.
+        The folder's path ends with one of `names`; the run `but` is not searched.
         """
         for file, text in self.stages:
             if any(name in text for name in names):
@@ -171,7 +171,7 @@ class _Names:
 
 @dataclass
 class _Finder:
-    """Collects the folders that can go, and those that are kept."""
+    """Collects the folders that can be removed, and those that are kept."""
 
     runs: Path
     names: _Names
@@ -179,7 +179,7 @@ class _Finder:
     kept: list[tuple[Path, str]] = field(default_factory=list)
 
     def look_into_run(self, folder: Path) -> None:
-        """Collect what can go of a run that is not running."""
+        """Collect the removable folders of a run that is not running."""
         if not (folder / "plan.json").is_file() or folder.is_symlink():
             return
         if find_holder(lock_path(folder)) is not None:
@@ -193,7 +193,7 @@ class _Finder:
         if other_format is not None:
             self.kept.append((folder, str(other_format)))
             return
-        for checkpoint, reason in _spare_checkpoints(folder):
+        for checkpoint, reason in _unneeded_checkpoints(folder):
             self._add(checkpoint, reason, folder, "model")
         merged = folder / "merged"
         if (merged / MERGE_RECORD).is_file():
@@ -225,7 +225,7 @@ class _Finder:
                     self.kept.append((path, keeper))
 
     def _find_keeper(self, path: Path, kind: str) -> str | None:
-        """Return why a folder of a cache is kept; None if it can go."""
+        """Return why a folder of a cache is kept; None if it can be removed."""
         name = f"{kind}/{path.name}"
         if path.name.startswith("model-"):  # a run's base, which `eval` and a merge load
             named_by = self.names.find(name)
@@ -237,8 +237,8 @@ class _Finder:
 
 
 def find_use(runs: Path) -> str | None:
-    """Return why nothing of the shared caches can go: something may be using them; None if it
-    can.
+    """Return why nothing in the shared caches can be removed, because a run may be using them; None
+    if it can.
     """
     for lock in (*runs.glob("[!.]*/.*.lock"), *runs.glob("[!.]*/*/.*.lock")):
         if find_holder(lock) is not None:
@@ -252,11 +252,12 @@ def find_use(runs: Path) -> str | None:
     return None
 
 
-def _spare_checkpoints(folder: Path) -> Iterator[tuple[Path, str]]:
+def _unneeded_checkpoints(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the checkpoints of a run that nothing will resume from, with the reason.
 
-    Of a run that is not finished the last complete one that it wrote is kept, and all after it; so
-    is the one that a guard named as the last good one, and each of a run that ends with its best.
+    An unfinished run keeps the last complete checkpoint that it wrote, and all after it; it also
+    keeps the one that a guard named as the last good one. A run that ends with its best checkpoint
+    keeps all.
     """
     run = Run(folder)
     layout = _read_layout(run)
@@ -289,7 +290,7 @@ def _last_resumable(folder: Path, checkpoints: Sequence[Checkpoint]) -> Checkpoi
 
 
 def _read_layout(run: Run) -> Layout | None:
-    """Return the layout of a run's checkpoints; None where its record does not have it."""
+    """Return the layout of a run's checkpoints; None if its record does not have it."""
     family = mapping(run.settings.get("trainer")).get("family")
     width = mapping(run.plan.get("batch")).get("width")
     zero_stage = mapping(run.plan.get("parallel")).get("zero_stage")
@@ -301,7 +302,7 @@ def _read_layout(run: Run) -> Layout | None:
 def _remove_of_run(
     run: Path, items: Sequence[Removable], runs: Path
 ) -> Iterator[tuple[Path, str | None]]:
-    """Remove folders of a run under its lock; yield each, with why it is kept if it is."""
+    """Remove folders of a run under its lock; yield each, with the reason if it is kept."""
     try:
         with run_lock(run, lambda _: None):
             finder = _Finder(runs, _Names.read(runs))
@@ -309,17 +310,17 @@ def _remove_of_run(
             still_spare = {item.path for item in finder.removable}
             for item in items:
                 is_spare = item.path in still_spare
-                yield item.path, _remove_folder(item.path) if is_spare else "it is needed by now"
+                yield item.path, _remove_folder(item.path) if is_spare else "it is needed now"
     except UserError as error:
         for item in items:
             yield item.path, error.problems[0].message
 
 
 def _remove_cache(path: Path, runs: Path) -> str | None:
-    """Remove a folder of a shared cache; return why it is kept if it is.
+    """Remove a folder of a shared cache; return the reason if it is kept.
 
-    It is renamed first. A run that had found it before then holds its lock by now, and the folder is
-    given back.
+    The folder is renamed first. A run that found it before the rename holds its lock by now, and then
+    the folder gets its name back.
     """
     trash = path.with_name(f"{_TRASH}{path.name}")
     try:
@@ -328,14 +329,14 @@ def _remove_cache(path: Path, runs: Path) -> str | None:
         return f"it can't be removed: {error.strerror}"
     obstacle = find_use(runs)
     if obstacle is not None:
-        with contextlib.suppress(OSError):  # the run has made it anew meanwhile
+        with contextlib.suppress(OSError):  # the run may have made it again meanwhile
             trash.rename(path)
             return obstacle
     return _remove_folder(trash)
 
 
 def _remove_folder(path: Path) -> str | None:
-    """Remove a folder; return why it is kept if it is."""
+    """Remove a folder; return the reason if it is kept."""
     try:
         shutil.rmtree(path)
     except OSError as error:
@@ -344,7 +345,7 @@ def _remove_folder(path: Path) -> str | None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of a folder on the disk; a file with two names counts once."""
+    """Return the bytes that a folder takes on the disk; a file with two links counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for parent, _, files in os.walk(folder):
         for name in files:

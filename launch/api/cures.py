@@ -1,7 +1,7 @@
-"""Checks the cures of problems: what a problem advises is planned before it is printed.
+"""Checks the cures of problems: a cure is planned before it is printed.
 
-Advice that leads back to the same problem, or to one whose own advice reverts it, is left out. If
-no advice is left, the override that the problem is about is to be removed, if that works.
+A cure that leads back to the same problem, or to one whose own cure reverts it, is left out. If none
+is left, the cure is to remove the override that the problem is about, if that works.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from launch.planning.plan import Plan
 from launch.resources import GROUPS
 from launch.worker.finding import Finding, Fix, Way
 
-VERBS = ("run", "plan", "check", "submit")  # their line is one that a plan takes
-# what other trainers support does not help with a key that is to be removed
+VERBS = ("run", "plan", "check", "submit")  # the verbs whose line can be planned
+# A part of a cure that names other trainers, which does not help if the key is to be removed.
 _OF_OTHERS = re.compile(r": '\w+' is a flag of .*")
-_SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
+_SECONDS = 2.0  # time limit for all of a line's cures; a plan takes 0.1 s
 
 
 def apply_way(way: Way, line: CommandLine) -> CommandLine:
@@ -57,19 +57,19 @@ def exact_ways(cure: Fix | None) -> list[Way]:
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
-    problems = [_translated(line, problem) for problem in problems]
+    problems = [_translate_other_tool(line, problem) for problem in problems]
     if line.verb not in VERBS:
         return problems
     if line.sweeps:
         from launch.config.compose import expand_sweep
 
-        line = expand_sweep(line)[0]  # the other settings differ only in values
+        line = expand_sweep(line)[0]  # the other settings of a sweep differ only in values
     end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
 
 
-def _translated(line: CommandLine, problem: Finding) -> Finding:
-    """Return the problem of another tool's file with the line that it is here, which is planned."""
+def _translate_other_tool(line: CommandLine, problem: Finding) -> Finding:
+    """Return the problem of another tool's file with the equivalent line, if that can be planned."""
     if problem.id != "other_tool" or not problem.where:
         return problem
     from launch.planning.other_tool_line import explain_file  # slow; few lines need it
@@ -81,12 +81,12 @@ def _translated(line: CommandLine, problem: Finding) -> Finding:
 
 
 def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:
-    """Return what is found about a plan, each with the part of its advice that works."""
+    """Return the findings on a plan, each with the part of its cure that works."""
     return check_cures(CommandLine("plan", False, plan.origins.overrides), problems)
 
 
 def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Finding:
-    """Return the problem with the ways that work; after `end` (monotonic) no other is tried."""
+    """Return the problem with the ways that work; none is tried after `end` (time.monotonic)."""
     ways = exact_ways(problem.cure)
     obstacles: dict[Way, str | None] = {}
     for way in ways:
@@ -124,7 +124,8 @@ def _with_removal(line: CommandLine, problem: Finding, way: Way, obstacle: str |
 def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
     """Return why a way leads back to where it started; None if its line works.
 
-    A line that meets another problem works as well, unless the advice of that one reverts the way.
+    A line that meets another problem counts as working, unless the cure of that problem reverts the
+    way.
     """
     from launch.config.compose import compose_once
     from launch.slurm.cluster import plan_with_cluster

@@ -30,7 +30,7 @@ from launch.worker.wording import count_of
 def plan_facts(
     plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast | None
 ) -> list[tuple[str, str]]:
-    """Return a name and a text for each fact; an empty name continues the fact above."""
+    """Return a name and a text for each fact; an empty name continues the previous fact."""
     description = plan.config.stage.description
     is_ray = plan.config.trainer.launcher == Launcher.ray
     sharing = f", parallel={plan.parallel.mode}"
@@ -80,11 +80,12 @@ def _name_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _describe_generation(plan: Plan) -> str:
-    """Name vLLM where it would save most of a step: on GPUs without it."""
+    """Describe what vLLM would save in RLVR on GPUs that generates without it; empty otherwise."""
     is_on_gpu = plan.parallel.width.device == Device.cuda
     if plan.config.trainer.kind != Kind.rlvr or not is_on_gpu or uses_vllm(plan.config):
         return ""
-    # benchmarks/h200_rlvr_vllm.json and h200_rlvr_1b.json, all but the first steps
+    # The figures are those of benchmarks/h200_rlvr_vllm.json and h200_rlvr_1b.json, without the
+    # first steps.
     return (
         "transformers'; steps of 64 x 256 tokens took 7.7 to 23.3 s with it on an H200 (1b), and 2.0 "
         "to 2.9 s with vLLM: recipe.generation=vllm_colocate"
@@ -119,7 +120,7 @@ def _describe_evaluation(plan: Plan) -> str:
 def _describe_loss(plan: Plan) -> str:
     """Describe how the loss weights its tokens or pairs.
 
-    If the trainer lacks the averaging that the stage sets, that is added.
+    It also reports if the trainer lacks the averaging that the stage sets.
     """
     requested = plan.replaced.get("loss_averaging")
     text = plan.loss_weighting.text
@@ -130,7 +131,7 @@ def _describe_loss(plan: Plan) -> str:
 
 
 def _describe_patches(plan: Plan) -> list[str]:
-    """Describe each patch by what it changes, a line each; it changes the running process alone."""
+    """Describe in a line each what the patches change, which they do only in the running process."""
     lines = []
     for patch in plan.patches:
         id, _, _ = patch.partition("=")
@@ -150,7 +151,7 @@ def _describe_time(plan: Plan, memory: MemoryForecast | None) -> str:
 
 
 def _describe_disk(plan: Plan) -> str:
-    """Describe what the run writes: its model, and the checkpoints that are there at once."""
+    """Describe what the run writes: its model, and the checkpoints that exist at the same time."""
     written = written_bytes(plan, plan.machine.environ)
     if written is None:
         return "unknown: the size of the model is not known here"
@@ -179,7 +180,7 @@ def _describe_packing(plan: Plan) -> str:
 
 
 def _describe_python(plan: Plan) -> str:
-    """The trainer's interpreter if a file names it: nothing of it was executed."""
+    """Describe the trainer's interpreter if a file names it; the plan has not started it."""
     provenance = plan.origins.of("python")
     if plan.config.python is None or provenance.origin == Origin.override:
         return ""
@@ -194,7 +195,7 @@ def _describe_python(plan: Plan) -> str:
 def _describe_duration(plan: Plan, samples: int | None) -> str:
     """Describe how long a run trains, and the strength of DPO.
 
-    No key for speed may change these settings.
+    Keys that only concern speed must not change these settings.
     """
     recipe = plan.config.recipe
     steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
@@ -232,7 +233,7 @@ def _describe_adapter(plan: Plan) -> str:
 
 
 def _describe_template(plan: Plan) -> str:
-    """Describe where the text of a template of TRL's is from; empty for another template."""
+    """Describe the source of the text of one of TRL's templates; empty for another template."""
     template = plan.trl_template
     if template is None:
         return ""

@@ -26,13 +26,13 @@ from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 
-_PLAIN_TEXT = re.compile(r"[A-Za-z_./][\w./:@+-]*")  # needs no quotes in an override
+_PLAIN_TEXT = re.compile(r"[A-Za-z_./][\w./:@+-]*")  # a text that needs no quotes in an override
 _YAML_WORDS = frozenset(("true", "false", "null", "none", "yes", "no", "on", "off", "nan", "inf"))
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A plan, and what is predicted of it on this machine."""
+    """A plan, and the predictions for it on this machine."""
 
     plan: Plan
 
@@ -96,7 +96,7 @@ class PlannedRun:
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """What `launch plan` prints above the flags: names and texts."""
+        """The facts that `launch plan` prints above the flags: names and texts."""
         from launch.api.plan_facts import plan_facts
 
         return plan_facts(self.plan, self.memory, self.tokens)
@@ -124,7 +124,7 @@ class PlannedRun:
 
 
 def plan(stage: str, **keys: Any) -> PlannedRun:
-    """Plan a stage without starting anything. Raises UserError with what cannot work."""
+    """Plan a stage without starting anything. Raises UserError if it cannot work."""
     return plan_composed(compose_once(CommandLine("plan", False, tuple(overrides(stage, keys)))))
 
 

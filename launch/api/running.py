@@ -20,9 +20,10 @@ from launch.api.planning import overrides, pipeline_overrides, plan
 from launch.config.compose import Composed
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError, refusal
+from launch.execution.announcements import report_finished
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.earlier_runs import note_earlier_run
-from launch.execution.engine import build_cache, carry_out, report_finished
+from launch.execution.engine import build_cache, carry_out
 from launch.execution.record.lock import (
     Holder,
     find_holder,
@@ -31,7 +32,8 @@ from launch.execution.record.lock import (
     run_lock,
     this_process,
 )
-from launch.execution.record.run import Run, RunStatus, command_for, is_running
+from launch.execution.record.run import Run, command_for, is_running
+from launch.execution.record.run_status import RunStatus
 from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
 from launch.external import wait_until
@@ -134,7 +136,7 @@ class RunHandle:
             raise refusal("launcher_mismatch", message, None, cure)
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-            if process.status() == psutil.STATUS_STOPPED:  # it would not handle the signal
+            if process.status() == psutil.STATUS_STOPPED:  # a suspended process handles no signal
                 process.resume()
         return wait_until(lambda: self.holder is None, STOP_PATIENCE)
 
@@ -147,8 +149,8 @@ class RunHandle:
 
 @dataclass(frozen=True, repr=False)
 class PipelineHandle(RunHandle):
-    """A pipeline's folder: `wait` and `stop` are for all of it, the rest for the last stage that
-    has begun.
+    """A pipeline: `wait` and `stop` apply to all of it, and the rest to the last stage that has
+    begun.
     """
 
     @property

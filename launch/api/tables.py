@@ -40,7 +40,7 @@ class Shown:
     name: str
     lines: Sequence[str]
     table: Table
-    as_json: Any  # what the verb prints with --json
+    as_json: Any  # the JSON that the verb prints with --json
 
     def show(self, as_json: bool) -> None:
         """Print it on the terminal."""
@@ -163,7 +163,7 @@ def query_queue(runs: Path) -> list[QueuedJob] | None:
 
 
 def _find_other_users(runs: Path) -> set[str]:
-    """Return who else submitted jobs of the runs below a folder."""
+    """Return the other users who submitted jobs of the runs below a folder."""
     users: set[str] = set()
     for folder in find_job_folders(runs).values():
         users |= folder.other_users()
@@ -171,7 +171,7 @@ def _find_other_users(runs: Path) -> set[str]:
 
 
 def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
-    """Return a table of runs, and as lines, a failed one's cause below it."""
+    """Return a table of runs, and its lines with the cause below each failed run."""
     table = Table.of("", _status_columns(time.time()), statuses)
     header, *rows = table.lines()
     lines = [header]
@@ -233,7 +233,7 @@ def _describe_state(status: JobStatus) -> str:
     state = status.state
     if run.holder and run.heartbeat is not None:
         text = state
-        # The table shows a job's nodes, and no one should kill its processes.
+        # The table shows a job's nodes instead, because its processes should not be killed by hand.
         in_job = job is not None and job.holds_nodes
         if not in_job:
             text += f", process {run.holder.pid} on {run.holder.host}"

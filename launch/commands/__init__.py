@@ -1,1 +1,1 @@
-"""The verbs, by what they are about; `launch.__main__` imports the file of the one that is used."""
+"""The verbs, in files by subject; `launch.__main__` imports only the file of the verb in use."""

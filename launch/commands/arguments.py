@@ -40,7 +40,7 @@ class VerbParser(argparse.ArgumentParser):
             description=text,
             epilog=epilog or None,
             formatter_class=_VerbHelp,
-            add_help=False,  # launch.__main__ answers --help
+            add_help=False,  # launch.__main__ handles --help
             allow_abbrev=False,
             exit_on_error=False,
         )
@@ -130,7 +130,7 @@ class VerbParser(argparse.ArgumentParser):
         return Finding.error("bad_value", f"{name} {message}", where)
 
     def _refuse_unknown(self, argv: Sequence[str]) -> None:
-        """Refuse an unknown option or key ahead of argparse, which would first miss an argument.
+        """Refuse an unknown option or key before argparse complains of a missing argument.
 
         Raises UserError: unknown_option.
         """

@@ -32,7 +32,7 @@ from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
-_ROWS_OF_SHARES = 64  # rows of each data set that `preview` tokenises to know its tokens
+_ROWS_OF_SHARES = 64  # rows of each data set from which `preview` estimates its share of tokens
 _WIDTH = 100  # characters of a line of the table
 
 
@@ -57,7 +57,7 @@ def check(line: CommandLine) -> int:
 
 
 def _check_pipeline(pipeline: Pipeline, options: argparse.Namespace) -> int:
-    """Check the stages that are not done, without what needs a model that is still to be made."""
+    """Check the stages that are not done, without the rules that need a model yet to be trained."""
     codes = [EXIT_DONE]
     for index, plan in enumerate(pipeline.plans):
         require_one_machine(plan.config)
@@ -105,13 +105,13 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
 
 
 def _without_itself(finding: Finding) -> Finding:
-    """Drop a cure that sends to `launch check`: that is what runs."""
+    """Drop a cure that suggests to run `launch check`, which is already running."""
     is_itself = finding.cure is not None and "`launch check" in str(finding.cure)
     return replace(finding, cure=None) if is_itself else finding
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    """Return the finding as JSON, its severity and message under the names of this verb, too."""
+    """Return the finding as JSON, with severity and message also under this verb's own names."""
     return {**finding.as_json(), "verdict": finding.severity, "facts": finding.message}
 
 
@@ -160,7 +160,7 @@ def preview(line: CommandLine) -> int:
         plan = replace(plan, inputs=replace(plan.inputs, mixture=tuple(parts)))
         notify(f"starting {plan.trainer} to tokenize the samples")
         rows = options.n
-        if len(plan.inputs.mixture) > 1:  # whose shares by tokens are estimated from more rows
+        if len(plan.inputs.mixture) > 1:  # shares of tokens are estimated from more rows
             rows = max(rows, _ROWS_OF_SHARES)
         data = tokenize_samples(plan, rows=rows, detail=options.n)
         problems = find_sample_problems(data)

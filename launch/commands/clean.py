@@ -1,4 +1,4 @@
-"""`clean [RUN]`: show what takes disk space and can go, and remove it after a yes."""
+"""`clean [RUN]`: list folders that take disk space and can be removed; remove them after a yes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launch.terminal import echo, print_json
 
 
 def clean(argv: list[str]) -> int:
-    """Print what can go with its size; remove it after a yes, from a terminal or as `--yes`.
+    """Print the removable folders with their size; remove them after a yes at the terminal or --yes.
 
     Raises UserError: unknown_run, ambiguous_run; those of VerbParser.parse.
     """
@@ -37,7 +37,7 @@ def clean(argv: list[str]) -> int:
 
 
 def _is_confirmed(total: str) -> bool:
-    """Ask whether to remove what was listed; False where nobody can answer."""
+    """Ask whether to remove what was listed; return False without a terminal."""
     if not sys.stdin.isatty():
         return False
     try:
@@ -48,7 +48,7 @@ def _is_confirmed(total: str) -> bool:
 
 
 def _report(found: Cleaning, cleaned: Cleaning) -> None:
-    """Print what was removed, and what was kept after all."""
+    """Print how much was removed, and which folders were kept after all."""
     for path, reason in cleaned.kept[len(found.kept) :]:
         echo(f"kept: {path}: {reason}")
     freed = sum(item.size for item in cleaned.removable if item.path in cleaned.removed)

@@ -101,7 +101,7 @@ def _kind_of_text(kind: Kind | None) -> Kind:
 
 
 def _describe_next(name: str, data: DraftedData, start: _Start) -> list[str]:
-    """Return the lines that lead on from a drafted stage; the last one has the next command."""
+    """Return the lines about the next steps with a drafted stage; the last one is a command."""
     lines = []
     if data.verifier is not None and is_unwritten(data.verifier):
         path, _, function = data.verifier.rpartition(":")
@@ -122,13 +122,13 @@ def _find_verifier(given: str | None, kind: Kind | None) -> str | None:
     if given is None:
         return None
     if kind not in (None, Kind.rlvr):
-        message = f"--verifier is of RLVR, and --kind is {kind}"
+        message = f"--verifier is for RLVR, and --kind is {kind}"
         raise refusal("usage", message, "command line", "leave one of them out")
     return resolve_verifier(given, Path.cwd())
 
 
 def _choose_start(model: str | None, after: str | None, runs: Path) -> _Start:
-    """Return the start that `--model` or `--after` names.
+    """Return the starting model that `--model` or `--after` names.
 
     Raises UserError: usage, when both are set; those of `_find_model` and `_find_start`.
     """
@@ -159,11 +159,11 @@ class _Start:
     """The model that a drafted stage starts from."""
 
     group: str | None = None  # the model group whose recipe suits it
-    path: str | None = None  # a hub id or a folder, which is trained in the group's place
+    path: str | None = None  # a hub id or a folder, which is trained instead of the group's model
     stage: str | None = None  # the stage of a pipeline that makes it
     # The settings of the stage or the run that makes it.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    context: int | None = None  # number of its positions, where it is known
+    context: int | None = None  # maximum number of tokens in its context, if known
     lacks_template: bool = False  # whether its tokenizer has no chat template
 
     @property
@@ -174,7 +174,7 @@ class _Start:
 
 
 def _find_start(name: str, runs: Path) -> _Start:
-    """Return the start that `--after` names: a stage, or else a run.
+    """Return the starting model that `--after` names: that of a stage, or else of a run.
 
     Raises UserError: unknown_run, ambiguous_run, pipeline_model; those of the stage.
     """
@@ -192,9 +192,9 @@ def _find_start(name: str, runs: Path) -> _Start:
 
 
 def _find_model(given: str | None, runs: Path) -> _Start:
-    """Return the start that `--model` names.
+    """Return the starting model that `--model` names.
 
-    It is a model group, a folder, a finished run as `model.path` takes it, or a hub id.
+    The name is a model group, a folder, a finished run as in `model.path`, or a hub id.
 
     Raises UserError: unknown_model, ambiguous_run.
     """
@@ -233,7 +233,7 @@ def _find_run_above(folder: Path) -> Path | None:
 
 
 def _start_from_folder(folder: Path) -> _Start:
-    """Return the start that a run, a folder in one, or another model's folder is."""
+    """Return the starting model in a run, in a folder below a run, or in any other folder."""
     run = _find_run_above(folder)
     settings = Run(run).settings if run else {}
     model = folder / "model" if folder == run else folder
@@ -294,7 +294,7 @@ _NETWORK_FILE_SYSTEM = re.compile(
     r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs"
     r"|fuse\.(ceph|juicefs|glusterfs)\b.*"
 )
-_FAST_INTERFACE = re.compile(r"(ib|hsn|roce)\w*\d")  # InfiniBand, Slingshot, RoCE
+_FAST_INTERFACE = re.compile(r"(ib|hsn|roce)\w*\d")  # the names of InfiniBand, Slingshot and RoCE
 
 
 def cluster(argv: list[str]) -> int:

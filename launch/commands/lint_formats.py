@@ -14,12 +14,12 @@ from launch.upstream.pin.checkout import Checkout
 from launch.upstream.pin.lock import load_lock
 from launch.worker.json_codec import versioned
 
-_VERSION = 2  # of the JSON: the verdicts are inside an object since 2
+_VERSION = 2  # version of the JSON; since 2 the verdicts are inside an object
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def describe_source(checkout: Checkout | None) -> str:
-    """Return what the commands were checked against."""
+    """Return the name of the source that the commands were checked against."""
     if checkout is None:
         return f"the lock of the pin {load_lock().pin[:9]} (no checkout found)"
     return checkout.describe()
@@ -46,7 +46,7 @@ def _json(reports: list[FileReport], checkout: Checkout | None) -> dict[str, Any
 
 
 def _versions(checkout: Checkout | None) -> dict[str, Any]:
-    """Return the versions of what gave the verdicts."""
+    """Return the versions of launch and of the sources that the verdicts are based on."""
     return {
         "launch": __version__,
         "pin": load_lock().pin,

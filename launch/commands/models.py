@@ -86,8 +86,8 @@ def _find_models(names: Sequence[str], runs: Path) -> list[ModelSource]:
 
 
 def find_newest(name: str, runs: Path) -> ModelSource:
-    """Return the model that a name means; of several runs, that of the newest finished one, with a
-    note that names it.
+    """Return the model that a name means. If it matches several runs, print a note and return the
+    model of the newest finished run.
 
     Raises UserError: those of find_model.
     """
@@ -131,8 +131,8 @@ def _read_conversations(
 def _count_models(arguments: Sequence[str]) -> int:
     """Return how many of the arguments are models; the others are prompts.
 
-    The first is a model and the last a prompt. Between them the first with a blank begins the
-    prompts, unless it is a folder.
+    The first is a model and the last a prompt. Between them, the prompts begin at the first argument
+    with a blank that is not a folder.
     """
     last = len(arguments) - 1
     for index in range(1, last):
@@ -214,7 +214,7 @@ def _as_rows(
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]] = ()) -> None:
-    """Write the answers; without rows, check before the models are loaded that it is possible.
+    """Write the answers; without rows, only check that the file can be written.
 
     Raises UserError: out_not_writable.
     """

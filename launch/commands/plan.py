@@ -1,4 +1,4 @@
-"""`plan`: print what would run, and run nothing."""
+"""`plan`: print what would run, without running anything."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ exit codes: 0 planned; 2 it cannot work, and the messages say why
 """
 
 
-_WIDEST = 48  # characters of a value in the table of flags
+_MAX_WIDTH = 48  # characters of a value in the table of flags
 
 
 def plan(line: CommandLine) -> int:
@@ -91,7 +91,7 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
 
 
 def _next_commands(line: CommandLine) -> str:
-    """Return what comes after the plan of a line: the check of this machine, and the run."""
+    """Return the sentence about the next commands: the check of this machine, and the run."""
     overrides = shlex.join(process_redactor().redact_argv(line.argv))
     return f"\nnext: `launch check {overrides}` looks at this machine, `launch {overrides}` trains"
 
@@ -107,7 +107,7 @@ def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     flags = []
     for name, flag in plan.flags.items():
         value = redactor.redact_object(flag.value, name)
-        text = _fit(format_flag_value(value))
+        text = _fit_cell(format_flag_value(value))
         flags.append((name, {**vars(flag.provenance), "value": text}))
     _, *rows = Table.of("", FLAG_COLUMNS, flags).lines()
     lines += [f"  {row}" for row in rows]
@@ -120,9 +120,9 @@ def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _fit(text: str) -> str:
-    """Return a value as a cell of the table of flags: of a long one its end. The command has all."""
-    return text if len(text) <= _WIDEST else f"...{text[3 - _WIDEST :]}"
+def _fit_cell(text: str) -> str:
+    """Return a value as a cell of the table of flags; a long one is cut at its beginning."""
+    return text if len(text) <= _MAX_WIDTH else f"...{text[3 - _MAX_WIDTH :]}"
 
 
 def paste_lines(plan: Plan, unset: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from launch.execution.display import Display, display_for
 from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.terminal import notify
 
-MakeDisplay = Callable[[Path], Display]  # makes the display of a run folder
+MakeDisplay = Callable[[Path], Display]  # a function that makes the display of a run folder
 
 RUN_HELP = """usage: launch [run] stage=NAME [key=value ...]
 

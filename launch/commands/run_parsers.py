@@ -1,4 +1,4 @@
-"""Defines the arguments and the help of the verbs that look at runs.
+"""Defines the arguments and the help of the verbs that show, stop or use runs.
 
 The module imports little, because shell completion reads it.
 """
@@ -68,7 +68,7 @@ Write one HTML file that needs no network: how the run ended, its curves, phases
 plan and versions. A run writes it by itself at its end (report=false leaves it out); the verb
 renews it, also while the run is live.""")
     parser.add("names", metavar="RUN", nargs="+", help=f"{_RUN}; or one rollout, bench, tune")
-    page = "the page; default: report.html in the run's folder, of several runs ./report.html"
+    page = "the page; default: report.html in the run's folder, for several runs ./report.html"
     parser.add("-o", "--output", metavar="FILE", type=_path, help=page)
     return _with_runs(parser)
 
@@ -155,9 +155,10 @@ exit codes: 0 answered; 2 a run has no model, or a prompt does not fit""")
     parser.add_key("temperature", "T", temperature, type=number(float, 0, 100), default=0.0)
     top_p = "sample from the most likely tokens with this total probability (1)"
     parser.add_key("top_p", "P", top_p, type=number(float, 0.001, 1), default=1.0)
-    seed = "of the sampling, the same for every prompt and run (0)"
+    seed = "seed of the sampling, the same for every prompt and run (0)"
     parser.add_key("seed", "N", seed, type=number(int, 0, 2**32 - 1), default=0)
-    parser.add_key("max_tokens", "N", "of an answer (256)", type=number(int, 1), default=256)
+    tokens = "maximum length of an answer (256)"
+    parser.add_key("max_tokens", "N", tokens, type=number(int, 1), default=256)
     return _with_runs(parser, json="print one object per prompt")
 
 
@@ -203,15 +204,15 @@ def build_clean_parser() -> VerbParser:
     parser = VerbParser("""launch clean [RUN] [runs=DIR] [--yes] [--json]
 
 examples:
-  launch clean                    what can go of all runs and of the caches that they share; asks before it removes
-  launch clean sft/gpu8-8fa3c2d1  of this run alone
+  launch clean                    the folders of all runs and of their shared caches; asks before it removes them
+  launch clean sft/gpu8-8fa3c2d1  the folders of this run only
   launch clean --json | jq .bytes
 
-Show the folders that can go, with their size: checkpoints that no run resumes from, merged models,
-staged and tokenised data and reference log-probabilities, which a later run makes again. Nothing is
-removed without a yes. The last checkpoint that a run resumes from stays, and so does what a stage,
-a run or a pipeline names, what a running or submitted run may use, each run's model, and every
-folder that is no run's.
+Show the folders that can be removed, with their size: checkpoints that no run resumes from, merged
+models, staged and tokenised data and reference log-probabilities, which a later run makes again.
+Nothing is removed without a yes. The last checkpoint that a run resumes from is kept, and so is what
+a stage, a run or a pipeline names, what a running or submitted run may use, each run's model, and
+every folder that does not belong to a run.
 
 arguments:
 exit codes: 0 shown, or removed; 2 the run does not exist""")

@@ -32,7 +32,7 @@ def status(argv: list[str]) -> int:
 
 
 _QUERY_INTERVAL = 15.0  # seconds between two queries to Slurm, which has other users
-_QUERY_INTERVAL_AT_END = 3.0  # the same once the run has ended
+_QUERY_INTERVAL_AT_END = 3.0  # seconds between two queries once the run has ended
 _POLL_INTERVAL = 1.0  # seconds
 # States of a job whose run is about to begin.
 _UPCOMING = ("pending", "held", "requeued", "starting")
@@ -88,7 +88,7 @@ class _RunJobs:
         return read_job_status(self.run, self.runs, self._queue)
 
     def is_active(self) -> bool:
-        """Whether there is something to follow: a failed job may still be requeued."""
+        """Whether more output may come; a failed job may still be requeued."""
         if is_running(self.run):
             return True
         status = self.status(_QUERY_INTERVAL_AT_END)
@@ -169,7 +169,7 @@ def _find_rank_log(folder: Path, rank: int) -> Path:
 
 
 def _describe_live_job(job: QueuedJob | None) -> str:
-    """Return whether a job goes on by itself, and else what it takes."""
+    """Return the sentence that says whether a job continues by itself, or which command it needs."""
     if job is not None and job.is_held:
         return f"it does not continue by itself: {job}; scontrol release {job.job_id}"
     if job is not None and job.state == "SUSPENDED":

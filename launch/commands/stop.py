@@ -57,7 +57,7 @@ def stop(argv: list[str]) -> int:
     try:
         jobs = _find_live_jobs(job_folders)
     except UserError:
-        # Slurm does not answer. It is not needed for a launcher on this machine, nor without a job.
+        # Slurm does not respond. It is not needed for a launcher on this machine, or without a job.
         is_local = holder is not None and holder.machine == this_process().machine
         if not is_local and any(map(find_job_ids, job_folders)):
             raise

@@ -68,7 +68,7 @@ def submit(line: CommandLine) -> int:
     ids = submit_steps(steps, dry_run=dry_run)
     if pipeline and not dry_run:
         write_record(pipeline)
-    # A dry run has no ids. Of an array the first task is looked up.
+    # A dry run has no ids. For an array, the first task is looked up.
     first_ids = [step.job_ids(id_)[0] for step, id_ in zip(steps, ids, strict=False)]
     records = look_at_jobs(first_ids)
     if line.json:
@@ -80,8 +80,8 @@ def submit(line: CommandLine) -> int:
 
 
 def _print_warnings(jobs: Sequence[PlannedJob]) -> None:
-    """Print once each which values of the plans could not be verified here."""
-    warnings: dict[str, None] = {}  # in order, without duplicates
+    """Print the values of the plans that could not be verified here, each once."""
+    warnings: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for job in jobs:
         for warning in job.plan.warnings:
             if warning.id == "unverified":
@@ -179,7 +179,7 @@ def node(line: CommandLine) -> int:
         ended = os.environ.get(ENDED)
         if ended is not None:
             code = int(ended)
-            if "width" in options:  # its rollout finds that it has no outcome
+            if "width" in options:  # the rollout finds that this width has no outcome
                 return code
             return compose(line, lambda composed: record_killed(composed, allocation, code))
         if "width" in options:

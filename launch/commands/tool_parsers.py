@@ -1,4 +1,4 @@
-"""Defines the arguments and the help of the verbs that are not about runs.
+"""Defines the arguments and the help of the verbs that do not take runs.
 
 The module imports little, because shell completion reads it. `check` and `preview` compose a stage:
 Hydra takes the rest of their line.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from launch.commands.arguments import VerbParser, number
 
-MAX_SAMPLES = 1000  # of each data set in `preview`
+MAX_SAMPLES = 1000  # maximum number of samples of each data set in `preview`
 
 
 _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"

@@ -90,7 +90,7 @@ not run; 130 interrupted """
 
 
 def rollout(line: CommandLine) -> int:
-    """Take the stage through its widths.
+    """Run the stage at each of its widths.
 
     Returns the exit code: 0 all widths passed, 3 a gate failed or a width was not run, and the exit
     code of the whole run with then=run. Raises UserError when a width cannot work.
@@ -131,7 +131,7 @@ keys of tune:
   minutes=M          time for all of them (10)
   steps=N            optimizer steps of each (8); the first tune.skip (2) do not count
   dry_run=true       print the predictions and run nothing
-  compare_full=true  of a LoRA stage: also probe full fine-tuning once, where it fits
+  compare_full=true  for a LoRA stage: also probe full fine-tuning once, where it fits
   tune.room=X        share of GPU memory that stays free (0.05)
   restart=true       repeat existing probes
 
@@ -172,7 +172,7 @@ else that of the first run that failed """
 def trial(line: CommandLine) -> int:
     """Run every combination of the line's comma lists and return the exit code.
 
-    A sweep that only tokenises (cache_only=true) leaves no record.
+    A sweep that only tokenises (cache_only=true) writes no record.
 
     Raises UserError when a combination cannot work.
     """

@@ -1,4 +1,4 @@
-"""The verbs: what each is for, in one line, and the text that `launch help VERB` prints."""
+"""The verbs with a line on the use of each, and the text that `launch help VERB` prints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb of the command line; a function of this name."""
+    """A verb of the command line; its function has the same name."""
 
     name: str
     summary: str  # line of `launch help`
@@ -45,7 +45,7 @@ class Verb:
         return importlib.import_module(f"launch.commands.{module}")
 
     def parser(self) -> VerbParser | None:
-        """Build the parser of its arguments, if it has `--options` of its own.
+        """Build the parser of its arguments, if it has its own `--options`.
 
         The modules of parsers import little.
         """
@@ -101,7 +101,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
         Verb("logs", "print or follow a run's output", "RUN"),
         Verb(
             "report",
-            "write a page with curves, evidence and plan; of several runs, compared",
+            "write a page with curves, evidence and plan, or one that compares runs",
             "RUN...",
         ),
         Verb("stop", "end a run from any terminal", "RUN"),

@@ -1,3 +1,3 @@
-"""What a finished run is worth: its answers, its scores in the harness, and how it compares with
-other runs.
+"""The evaluation of finished runs: their answers, their scores in lm-evaluation-harness, and their
+comparison with other runs.
 """

@@ -1,4 +1,4 @@
-"""One column of `compare`: a run's settings, data, versions, patches, losses, speed and memory."""
+"""A column of `compare`: the settings, data, versions, patches, losses, speed and memory of a run."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def split_checkpoint(name: str) -> tuple[str, str | None]:
 
 
 def _training_settings(settings: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """Return the settings that affect the training, and what the plan computed from them.
+    """Return the settings that affect the training, and the values that the plan computed from them.
 
     The trainer's description is represented by its name.
     """
@@ -188,7 +188,7 @@ def _data_settings(settings: Mapping[str, Any], run: Run) -> dict[str, Any]:
     Local data is a copy whose path identifies its content.
     """
     data = {key: value for key, value in settings.items() if key.startswith("data.")}
-    mixer = run.flags.get("dataset_mixer_list")  # names and shares in turn
+    mixer = run.flags.get("dataset_mixer_list")  # names and shares alternate
     sources = mixer[::2] if isinstance(mixer, list) else [run.flags.get("dataset_name")]
     data["sources"] = [str(source).removesuffix("/train.jsonl") for source in sources if source]
     for index, structure in enumerate(run.plan.get("data") or (), start=1):
@@ -210,7 +210,7 @@ def _versions(versions: Mapping[str, Any], git: Mapping[str, Any]) -> Iterator[t
 
 
 def _patches(run: Run) -> dict[str, Any]:
-    """Return the value of each patch; that of a path is left out, as it differs between runs."""
+    """Return the value of each patch; a path is left out, since it differs between runs."""
     values = {}
     for patch in run.patches:
         value = str(patch.get("value") or "applied")

@@ -45,7 +45,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs side by side; the first is what the others are compared with."""
+    """Several runs side by side; the others are compared with the first."""
 
     runs: tuple[Compared, ...]
     differences: Mapping[str, Sequence[SettingDifference]]  # by section
@@ -111,7 +111,7 @@ def compare_runs(runs: Sequence[Compared], noise: Noise) -> Comparison:
 
 
 def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
-    """Return how far repeats of a setting differ, from each bench.json of the stages in `runs`."""
+    """Return how much repeats of a setting differ, from each bench.json of the stages in `runs`."""
     losses: list[float] = []
     speeds: list[float] = []
     repeats = 0
@@ -257,7 +257,7 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _fact_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each fact of the runs; that of the speed has the verdicts below it."""
+    """Yield a row for each fact of the runs; the row of the speed has its verdicts below it."""
     for fact in facts_in("compare"):
         values = [_describe_fact(fact, run) for run in comparison.runs]
         if any(values) or not fact.optional:
@@ -278,7 +278,7 @@ def _verdict_row(comparison: Comparison, judge: Callable[[int], str]) -> Iterato
 
 
 def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:
-    tasks: dict[str, None] = {}  # in order, without duplicates
+    tasks: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for run in comparison.runs:
         tasks.update(dict.fromkeys(run.scores))
     if tasks:
@@ -322,7 +322,7 @@ def format_difference(value: Any) -> str:
 
 
 def comparison_tables(folders: Sequence[Path], runs: Path) -> tuple[list[Table], list[str]]:
-    """Compare the runs in `folders`, the noise being that of the benches below `runs`.
+    """Compare the runs in `folders`, with the noise of the benches below `runs`.
 
     Returns the table that `compare` prints, and sentences about it.
     """

@@ -1,4 +1,4 @@
-"""Evaluates a run: its model and those it comes from on the same questions, with a verdict each."""
+"""Evaluates a run's model and the models it was trained from on the same questions, with verdicts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TaskResult:
 
     @property
     def summary(self) -> str | None:
-        """The verdict in words, `0.71 bits a byte better than base`; None for a model alone."""
+        """The verdict as text, `0.71 bits a byte better than base`; None for a single model."""
         if len(self.labels) == 1:
             return None
         gain = self.against_base
@@ -112,12 +112,12 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `launch eval` found."""
+    """The results of `launch eval`."""
 
     model: ModelSource
     tasks: tuple[TaskResult, ...]
     harness: str
-    computed: int  # number of results that were not there already
+    computed: int  # number of results that were not cached
     seconds: float
 
     @property
@@ -255,7 +255,7 @@ def _require_room(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
-            probe.write(b" " * (1 << 20))  # about the answers of a task
+            probe.write(b" " * (1 << 20))  # the answers of a task take about as much
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
         cure = "free some space, or correct its permissions"

@@ -23,15 +23,15 @@ from launch.worker.finding import Finding
 
 Conversation = Sequence[Mapping[str, Any]]
 Messages = list[Message]
-_MIN_ANSWER = 8  # tokens that must fit behind a prompt
+_MIN_ANSWER = 8  # tokens that must fit after a prompt
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn."""
+    """The sampling parameters of answers."""
 
     seed: int = 0  # set for each answer, so that an answer does not depend on those before it
-    temperature: float = 0.0  # at 0, the most likely token is always chosen
+    temperature: float = 0.0  # 0 means that the most likely token is always chosen
     top_p: float = 1.0
     max_tokens: int = 256
 
@@ -102,8 +102,8 @@ def as_conversation(prompt: str, system: str | None = None) -> Messages:
 def read_prompts(path: Path, system: str | None = None) -> list[Messages]:
     """Return one conversation per line.
 
-    A line is text, or, in a .jsonl file, JSON with `prompt` or `messages`, of which a final answer
-    is left out.
+    A line is a prompt, or, in a .jsonl file, JSON with `prompt` or `messages`. A final answer among
+    the messages is dropped.
 
     Raises UserError: bad_prompts.
     """

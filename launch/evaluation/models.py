@@ -34,13 +34,13 @@ _MODEL_FILES = ("config.json", "adapter_config.json")
 # The files of accelerate's save_state that have the weights.
 _STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")
 _CHECKPOINT = re.compile(r"(step|epoch|checkpoint)[_-](\d+)")
-# Where trainers write the model that use a folder below model/.
+# Patterns of the folders below model/ in which some trainers write the model.
 _EXPORTS = (f"**/{EXPORT}", "*")
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that can be loaded, and what loads it as its run trained it."""
+    """A model that can be loaded, and what is needed to load it as its run trained it."""
 
     label: str  # its name in reports
     folder: Path  # folder of a whole model, or of an adapter
@@ -113,7 +113,7 @@ def find_run_or_model(name: str, runs: Path) -> Path | ModelSource:
 
 
 def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
-    """Return the models that a run's model comes from, the oldest first, and the model itself last.
+    """Return the models that a run's model was trained from, the oldest first, and the model last.
 
     A hub id, or a model that is not that of a run, ends the chain.
 
@@ -186,10 +186,10 @@ def _refuse_replaced(checkpoint: Path) -> None:
 
 
 def _describe_state(state: Path) -> ModelSource:
-    """Return the model of a training state: its weights in the configuration and with the tokenizer
-    of its run's end.
+    """Return the model of a training state: its weights, with the configuration and the tokenizer
+    that its run wrote at its end.
 
-    For an unfinished run those of the model that it starts from, unless training changes them.
+    An unfinished run has those of the model that it started from, unless training changes them.
     Raises UserError: checkpoint_state; as find_model.
     """
     run = state.parents[1]
@@ -229,9 +229,7 @@ def require_modules(model: ModelSource, *names: str) -> None:
 
 
 def require_chat_template(model: ModelSource) -> None:
-    """Refuse a model whose tokenizer brings no chat template. Raises UserError:
-    no_chat_template.
-    """
+    """Refuse a model whose tokenizer has no chat template. Raises UserError: no_chat_template."""
     if not read_template(model.folder):
         message = f"the tokenizer in {model.folder} has no chat template"
         raise refusal(

@@ -18,11 +18,11 @@ from launch.planning.identity import TOKENIZER_FILES
 from launch.worker.evaluating import HarnessJob, TaskSpec
 from launch.worker.json_codec import from_json
 
-SUMMARY = "evaluation.json"  # in the run folder
+SUMMARY = "evaluation.json"  # a file in the run folder
 
 
 class ResultFiles:
-    """Names the result files of a run by what decides the result."""
+    """Names the result files of a run by a digest of everything that decides the result."""
 
     def __init__(self, run: Path, tokenizer: Path, harness: str) -> None:
         self.folder = run / RESULTS
@@ -31,8 +31,8 @@ class ResultFiles:
         self._common = [harness, *contents]
 
     def job(self, model: ModelSource, spec: TaskSpec, limit: int | None) -> HarnessJob:
-        """Return what scores a model, with its files: the same for the same model, tokenizer, tasks
-        and harness.
+        """Return the job that scores a model, whose files are the same for the same model,
+        tokenizer, tasks and harness.
         """
         base = model.adapter.local_base if model.adapter else None
         parts = [
@@ -86,7 +86,7 @@ def _summary_file(run: Path, checkpoint: str | None) -> Path:
 
 
 def describe_summary(summary: Mapping[str, Any]) -> str:
-    """Return a run's verdicts in a few words: `2 better, 1 same`."""
+    """Return the number of each verdict of a run: `2 better, 1 same`."""
     verdicts = [
         "broken" if task.get("broken") else str(task.get("verdict") or "scored")
         for task in summary["tasks"]

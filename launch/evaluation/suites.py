@@ -1,5 +1,5 @@
-"""What `tasks=` may name: a run's held-out rows, tasks of the harness, Tulu 3's suite, the demo's,
-or own tasks.
+"""The tasks that `tasks=` may name: a run's held-out rows, tasks of the harness, Tulu 3's suite, the
+demo's, or the user's own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TULU3 = "tulu3"
 HELD_OUT = "held_out"
 RESULTS = "evaluation"  # folder of the results in a run's folder
 _JUDGED = (Kind.sft, Kind.dpo, Kind.rlvr)  # the kinds whose runs are judged by held-out rows
-_MOST_ROWS = 200  # number of held-out rows that are used at most
-_LEAST_ROWS = 10  # number of rows of which a tenth can be held out
+_MOST_ROWS = 200  # maximum number of held-out rows that are used
+_LEAST_ROWS = 10  # minimum number of rows, of which a tenth is held out
 
 # The tasks of Tulu 3's suite that the harness has. Shots, chain of thought and metric: the table of
 # results in https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B and section 7 of
@@ -66,8 +66,8 @@ TULU3_SPECS = (
 
 
 def digest_spec(spec: TaskSpec) -> str:
-    """Identify the tasks by name and settings, those in a folder by its files, too, and a user's
-    verifier by its file.
+    """Identify the tasks by name and settings, tasks in a folder also by its files, and a user's
+    verifier also by its file.
     """
     settings = {**asdict(spec), "folder": None}
     digest = hashlib.sha256(repr(sorted(settings.items())).encode())
@@ -108,8 +108,8 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
 
 
 def ensure_held_out(run: Run) -> Path | None:
-    """Return the folder with up to 200 of the rows that a run held out; None without any, or where
-    they are plain text, which asks nothing.
+    """Return the folder with up to 200 of the rows that a run held out; None without any, or if they
+    are plain text, which has no questions.
 
     The rows are copied once.
     """
@@ -118,7 +118,7 @@ def ensure_held_out(run: Run) -> Path | None:
         return None
     if (folder / ROWS).is_file():
         return folder
-    # Whatever the trainer, its plan names the folder of each staged data set.
+    # The plan names the folder of each staged data set, whatever the trainer is.
     staged = re.findall(r'[^"\\]+/data/[0-9a-f]{16}', encode_json(run.plan))
     rows: list[bytes] = []
     for data_folder in dict.fromkeys(staged):
@@ -141,8 +141,9 @@ def _kind_of(run: Run) -> object:
 
 
 def _describe_held_out(run: Run, folder: Path) -> TaskSpec:
-    """Return the spec of a run's held-out rows: of RLVR with its own verifiers, and the lengths and
-    the temperature with which it samples.
+    """Return the spec of a run's held-out rows.
+
+    For RLVR it has the run's verifiers, and the lengths and the temperature of its sampling.
     """
     if _kind_of(run) != Kind.rlvr:
         return TaskSpec((), folder)
@@ -160,7 +161,7 @@ def _describe_held_out(run: Run, folder: Path) -> TaskSpec:
 
 
 def _no_rows(run: Run | None) -> UserError:
-    """Return the refusal of tasks=held_out, with what can be done for that run."""
+    """Return the refusal of tasks=held_out, with a cure for that run."""
     others = "name other tasks with tasks="
     if run is None:
         message = "tasks=held_out needs a run"
@@ -256,7 +257,7 @@ def ensure_reward_suite(cache: Path) -> Path:
     folder = cache / "demo" / f"reward-{_VERSION}-{DEMO_KEY}"
     if not (folder / "reward.yaml").is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        data = folder / "prompts.jsonl"  # not the name of a run's held-out rows
+        data = folder / "prompts.jsonl"  # the name must differ from that of a run's held-out rows
         data.write_text(_encode_rows(prompt_rows(make_tasks()[1])), encoding="utf-8")
         verifier = Path(rewards.__file__).read_text(encoding="utf-8")
         (folder / "reward.py").write_text(verifier + _REWARD, encoding="utf-8")

@@ -13,11 +13,11 @@ from launch.trials.bench.verdict import student_t
 from launch.worker.held_out import EXACT
 from launch.worker.held_out_reward import REWARD
 
-# the metrics of a run's own held-out rows, in which no answer at all may be right
+# The metrics of a run's own held-out rows, for which a score of 0 on all questions is possible.
 _OF_RUN = (EXACT, REWARD)
-_MOST_CUT_OFF = 0.5  # share of the answers
-# Number of questions whose score is not the most frequent one: so many are rarely the same for two
-# models.
+_MOST_CUT_OFF = 0.5  # maximum share of answers that are cut off
+# The minimum number of questions whose score is not the most frequent one: two models rarely have
+# the same scores on so many.
 _MIN_IDENTICAL = 10
 
 
@@ -37,7 +37,7 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How much a model gains over another, question by question; positive is better."""
+    """The gain of a model over another, paired by question; positive is better."""
 
     mean: float
     half: float  # half of the mean's 95% confidence interval; infinite for one question

@@ -2,8 +2,8 @@
 
 Each is written by one run at a time, and is group-writable. launch/planning/identity.py computes
 their keys. Upstream uses any existing folder as a finished data set (dataset_transformation.py:2202)
-and any existing file as finished log-probabilities (dpo_utils.py:436), so what a killed run left
-half-written is found and removed before the start.
+and any existing file as finished log-probabilities (dpo_utils.py:436), so half-written data of a
+killed run is found and removed before the start.
 
 `cache_only=true` tokenises in one plain CPU process. Upstream tokenises inside a process group,
 which times out after 30 minutes (finetune.py:376).
@@ -71,10 +71,10 @@ def cache_lock(plan: Plan, say: Callable[[str], None]) -> Iterator[None]:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
     if reference is not None:
-        _remove(list(find_broken_references(reference)), say)
+        _remove_caches(list(find_broken_references(reference)), say)
     locks = tokenized.parent / _LOCKS_FOLDER
     lock_path = locks / f"{tokenized.name}.{lock.this_process().token}.lock"
-    with lock.file_lock(lock_path, lambda holder, _: _busy(tokenized, holder), say):
+    with lock.file_lock(lock_path, lambda holder, _: _cache_busy_problem(tokenized, holder), say):
         all_locks = locks.glob(f"{tokenized.name}.*.lock")
         other_locks = [path for path in all_locks if path != lock_path]
         _remove_half_written(tokenized, other_locks, say)
@@ -178,8 +178,8 @@ def _remove_half_written(
         # it will write one soon.
         is_writing = any(_newest_change(path) >= holder.born for path in broken_paths)
         if is_writing or not has_complete:
-            raise UserError(_busy(tokenized, holder))
-    _remove(broken, say)
+            raise UserError(_cache_busy_problem(tokenized, holder))
+    _remove_caches(broken, say)
 
 
 def _newest_change(folder: Path) -> float:
@@ -187,7 +187,7 @@ def _newest_change(folder: Path) -> float:
     return max((path.stat().st_mtime for path in (folder, *folder.iterdir())), default=0.0)
 
 
-def _remove(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
+def _remove_caches(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
     """Remove caches, which are given with their faults. Raises UserError: broken_cache."""
     for path, fault in broken:
         try:
@@ -202,7 +202,7 @@ def _remove(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
         say(f"removed the half-written cache {path} ({fault}); it will be built again")
 
 
-def _busy(tokenized: Path, holder: lock.Holder) -> Finding:
+def _cache_busy_problem(tokenized: Path, holder: lock.Holder) -> Finding:
     message = f"another run ({holder}) may be building the tokenised data in {tokenized}"
     return Finding.error(
         "cache_busy",
@@ -212,8 +212,8 @@ def _busy(tokenized: Path, holder: lock.Holder) -> Finding:
     )
 
 
-# The patches of the pass: they let the trainer be imported, give it the chat template of the run,
-# report its tokenised data, and write the lengths of its samples.
+# The patches that a tokenising pass keeps: they let the trainer be imported, give it the chat
+# template of the run, report its tokenised data, and write the lengths of its samples.
 _KEPT_PATCHES = (
     "unused_imports",
     "registered_models",

@@ -38,7 +38,7 @@ from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.trl_rlvr import required_sampling
 from launch.worker.wording import count_of
 
-# values of recipe.loss for which the loss is -log sigmoid(beta x difference)
+# The values of recipe.loss for which the loss is -log sigmoid(beta x difference).
 _SIGMOID_LOSSES = (None, "dpo", "dpo_norm")
 # Flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107,
 # trl/trainer/dpo_trainer.py:804 and :1518). Label smoothing, TRL's divergences and ld_alpha are not
@@ -101,14 +101,16 @@ def _has_reached_end(steps: int, planned: int | None, plan: Plan, run: Run) -> b
 
 
 def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
-    """Return two steps of a resumed run between which no attempt recorded any, without a reason."""
+    """Return two steps of a resumed run between which no attempt recorded a step, for no known
+    reason; None if there are none.
+    """
     if len(run.attempts) < 2:
         return None
     resumed_steps = {checkpoint_step(attempt.get("resumed_from")) for attempt in run.attempts}
     recorded_steps = {int(step["step"]) for step in run.steps()}
     for last, following in pairwise(sorted({0, *recorded_steps})):
-        # A trainer may go on to its next checkpoints after its launcher was killed. Nobody records
-        # these steps.
+        # A trainer may train on to its next checkpoints after its launcher was killed. These steps
+        # are not recorded.
         before = following - 1
         is_explained = before in resumed_steps and before == plan.next_checkpoint(before - 1)
         if following - last > plan.most_unlogged + 1 and not is_explained:
@@ -117,7 +119,7 @@ def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
 
 
 def add_reward(outcome: Outcome, run: Run) -> Outcome:
-    """Return `outcome` with the trend of the reward, which a run of RLVR logs."""
+    """Return `outcome` with the trend of the reward, which only an RLVR run logs."""
     return replace(outcome, reward=find_reward_trend(run.steps()))
 
 
@@ -147,8 +149,8 @@ def compare_unchanged(
     """Return the evidence with that of the saved weights refuted if an attempt that had no step
     left saved other weights than those of the checkpoint that it resumed from.
 
-    Where the run ends with its best checkpoint, or where the two hold no tensor of the same name
-    and type, nothing is compared.
+    Nothing is compared if the run ends with its best checkpoint, or if the two have no tensor of
+    the same name and type.
     """
     latest = latest_attempt(run.folder)
     has_trained = any(event.attempt == latest for event in run.events("saved"))
@@ -161,13 +163,14 @@ def compare_unchanged(
     if other is None:
         return tuple(evidence)
     note = f"no step was left, and {other} is not that of {checkpoint.name}"
-    value = "others than in the checkpoint"
-    return tuple(
-        replace(item, value=value, note=note).judge(item.requested, False)
-        if item.what == "saved_weights"
-        else item
-        for item in evidence
-    )
+    items = []
+    for item in evidence:
+        if item.what == "saved_weights":
+            refuted = replace(item, value="not those in the checkpoint", note=note)
+            items.append(refuted.judge(item.requested, False))
+        else:
+            items.append(item)
+    return tuple(items)
 
 
 def verify_evidence(
@@ -205,13 +208,13 @@ def _read_early_stop(run: Run, step: int) -> str | None:
     return describe_early_stop(entries[-1])
 
 
-# guards that judge the processes and the disk: their findings do not concern the trained weights
+# The guards of the processes and the disk, whose findings do not concern the trained weights.
 _PROCESS_GUARDS = ("disk", "stall", "dead_rank")
 
 
 def required_proofs(plan: Plan) -> dict[str, str]:
-    """Return what a finished run must have shown of its weights: the requested value by the key of
-    the evidence (launch/worker/evidence).
+    """Return the requirements on a finished run's weights: {evidence (launch/worker/evidence):
+    requested value}.
     """
     if not set(EVIDENCE_PATCHES) & set(plan.patches):
         return {}
@@ -240,8 +243,8 @@ def compare_first_loss(
     first loss of an 8b model was 0.6956 at beta 0.1. Summed log-probs round in proportion to beta,
     their means do not.
 
-    Returns None if it is not the first step, for another loss, and for an adapter that is trained
-    further with dropout, since the policy then differs from the reference.
+    Returns None if the logged step is not the first one, for another loss, and for an adapter that
+    is trained further with dropout, because the policy then differs from the reference.
     """
     recipe = plan.config.recipe
     if plan.config.stage.kind != Kind.dpo or not _is_sigmoid_loss(plan):
@@ -252,7 +255,7 @@ def compare_first_loss(
         return None
     is_mean = recipe.loss == "dpo_norm"
     if recipe.loss is None and plan.config.trainer.family == Family.open_instruct:
-        is_mean = True  # dpo_norm is its default
+        is_mean = True  # dpo_norm is the trainer's default
     if not is_mean:
         tolerance *= max(1.0, (recipe.beta or 0.0) / 0.1)
     return abs(loss - math.log(2)), tolerance

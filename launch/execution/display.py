@@ -21,14 +21,14 @@ from launch.terminal import clean, echo
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_SPARKLINE = 20  # characters at most
-_LEAST_BAR = 10  # characters of the bar at least, with its spaces
+_SPARKLINE = 20  # maximum width in characters
+_LEAST_BAR = 10  # minimum width of the progress bar in characters, with its spaces
 _LATE = 30.0  # seconds without a step after which the line shows how long it has been waiting
 _BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, by value
 _NOT_FINITE = "!"  # character of the sparkline for a NaN or an infinity
 _MIN_INTERVAL = 2.0  # seconds between two plain lines for steps
 _MAX_INTERVAL = 30.0  # seconds
-_MIN_PROGRESS = 0.05  # of the total steps, between two plain lines
+_MIN_PROGRESS = 0.05  # share of the total steps between two plain lines
 PHASE_NAMES = {
     "import": "importing the trainer",
     "tokenize": "tokenizing",
@@ -88,9 +88,9 @@ class Pace:
 
 
 def headline_metric(step: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return name and value of what a step is shown by; None for a step without either.
+    """Return the name and the value of the metric that stands for a step; None without one.
 
-    It is the loss, but of RLVR the reward: the loss of GRPO is 0 by construction.
+    It is the loss, or the reward for RLVR, because the loss of GRPO is 0 by construction.
     """
     for name in ("reward", "loss"):
         value = step.get(name)
@@ -100,8 +100,8 @@ def headline_metric(step: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def step_parts(event: Event, pace: Pace) -> dict[str, str]:
-    """Return what is shown of a step, by name: `step`, `metric` (its loss, or of RLVR its reward),
-    `rate`, `left`.
+    """Return the texts that show a step, by name: `step`, `metric` (the loss, or the reward for
+    RLVR), `rate`, `left`.
     """
     total = f"/{pace.total}" if pace.total else ""
     parts = {"step": f"step {pace.step}{total}"}
@@ -166,8 +166,8 @@ class PlainDisplay:
         self._printed: tuple[int, float] | None = None  # the last printed step, and when
         self._unprinted: Event | None = None  # the last step, if it was not printed
         self._phase: str | None = None
-        self._progress = Pace()  # of the trainer's progress bar in this phase
-        self._progress_printed_at = 0.0  # when its line was last printed, or the phase began
+        self._progress = Pace()  # the trainer's progress bar in this phase
+        self._progress_printed_at = 0.0  # time of the bar's last line, or of the phase's beginning
 
     def start(self, total: int | None) -> None:
         self._pace = Pace(total)
@@ -206,7 +206,7 @@ class PlainDisplay:
 
     def _show_progress(self, event: Event) -> None:
         """Print, now and then, what the trainer's progress bar counts."""
-        if event.data["total"] != self._progress.total:  # another bar
+        if event.data["total"] != self._progress.total:  # the trainer began another bar
             self._progress = Pace(event.data["total"])
         self._progress.add(event.data["done"], event.time)
         if self._clock() - self._progress_printed_at >= _MAX_INTERVAL:
@@ -293,7 +293,7 @@ def _discard_output(stream: TextIO) -> None:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values in at most `width` characters, each for the mean of an equal part of them.
+    """Draw values in at most `width` characters, each of which shows the mean of an equal part.
 
     The lowest mean is the lowest block, a NaN or an infinity is `!`.
 
@@ -388,7 +388,7 @@ class LiveDisplay(PlainDisplay):
     def _describe(self, width: int) -> str:
         """Return the text of the status line.
 
-        Of a step, parts that do not fit in `width` characters are left out.
+        The parts of a step that do not fit in `width` characters are left out.
         """
         waited = self._clock() - self._since
         if self._step is None:

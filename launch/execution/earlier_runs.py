@@ -1,7 +1,7 @@
 """Finds an earlier run with a plan's settings in another folder, and why the plan is a new run.
 
 A run's name has the plan's identity, so changed inputs give another folder. A message then explains
-why the training starts anew.
+why the training starts over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launch.planning.plan import Plan
 # A default name has the width and the identity. An archived run, whose name ends with a date, does
 # not match.
 _DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")
-# Keys of config.yaml that describe the run folder, and what is done with it.
+# Keys of config.yaml that describe the run folder and how it is used.
 FOLDER_KEYS = (
     "name",
     "runs",
@@ -56,7 +56,7 @@ _NOT_TRAINED = frozenset(
         "stage.tasks",
         "model.trained_by",
         "trainer.unsupported_because",
-        # sections of a trainer's file that runs of earlier versions have recorded
+        # Runs of earlier versions have recorded these sections of a trainer's file.
         "trainer.recipe",
         "trainer.fallback_values",
         "trainer.refused",
@@ -145,8 +145,9 @@ def _has_settings(run: Run, plan: Plan) -> bool:
 
 
 def _set_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training settings that have a value. A run of an earlier version has no null for a
-    key that came later.
+    """Return the training settings that have a value.
+
+    A run of an earlier version lacks the keys that were added later, while a plan has them as null.
     """
     settings = training_settings(config)
     return {key: value for key, value in settings.items() if value is not None}

@@ -22,6 +22,7 @@ from launch.errors import (
     UserError,
     refusal,
 )
+from launch.execution.announcements import announce_done, announce_failure
 from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
 from launch.execution.completion import (
     add_digests,
@@ -31,7 +32,6 @@ from launch.execution.completion import (
     compare_unchanged,
     digest_base,
     keep_finished_work,
-    refuse_changes,
     required_proofs,
     verify_completion,
     verify_evidence,
@@ -59,15 +59,14 @@ from launch.execution.record.evidence import (
 )
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
-from launch.execution.record.outcome import Outcome, read_outcome
-from launch.execution.record.run import Run, command_for, mapping
+from launch.execution.record.outcome import Outcome
+from launch.execution.record.run import Run
 from launch.execution.record.written import record_found
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import ServerProgram, wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
-from launch.planning.adapter import ADAPTER_CONFIG
 from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
 from launch.planning.read_files import LoadedFiles
@@ -76,9 +75,8 @@ from launch.planning.vllm_server import planned_server, server_environment
 from launch.table import format_duration
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
-from launch.worker.wording import count_of
 
-# runs a plan's processes to their end, and compares the files that they load
+# A function that runs a plan's processes to their end, and compares the files that they load.
 RankRunner = Callable[[Plan, RunFolder, Display, LoadedFiles], Outcome]
 
 
@@ -123,10 +121,10 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         _record_end(folder, outcome, evidence, display)
         report_later_changes(folder, inputs, display)
     if outcome.exit_code == EXIT_DONE:
-        _announce_done(outcome, plan, display)
+        announce_done(outcome, plan, display)
     elif outcome.exit_code != supervised.exit_code:  # supervise() could not announce this cause
-        _announce_failure(outcome, display)
-    ended = Run(folder.path)  # read anew, with its outcome
+        announce_failure(outcome, display)
+    ended = Run(folder.path)  # it is read again, now with its outcome
     if plan.config.report:
         from launch.execution.report.page import write_run_report
 
@@ -134,37 +132,6 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     for note in ended.damaged_lines:
         display.say(f"warning: {note}")
     return outcome.exit_code
-
-
-def _announce_failure(outcome: Outcome, display: Display) -> None:
-    if outcome.exit_code == EXIT_FAILED:
-        display.say(f"the run failed: {outcome.cause}")
-    else:
-        display.say(f"the run reached its end and is not done: {outcome.cause}")
-    for line in outcome.detail:
-        display.say(f"  {line}")
-
-
-def _announce_done(outcome: Outcome, plan: Plan, display: Display) -> None:
-    if outcome.afterwards:
-        display.say(f"warning: after the model was saved: {outcome.afterwards}")
-    steps = count_of(outcome.steps, "step")
-    sentence = f"done: {steps} in {format_duration(outcome.seconds)}"
-    if outcome.result is not None:
-        sentence += f", {outcome.result}"
-    if outcome.validation:
-        sentence += f", {outcome.validation.describe()}"
-    display.say(f"{sentence}; {_describe_output(plan)}")
-    not_risen = outcome.reward.finding() if outcome.reward else None
-    if not_risen is not None:
-        display.say(f"warning: {not_risen}")
-
-
-def _describe_output(plan: Plan) -> str:
-    if (plan.model_dir / ADAPTER_CONFIG).is_file():
-        command = command_for("merge", plan.folder)
-        return f"the adapter is in {plan.model_dir}; `{command}` merges it into its base model"
-    return f"the model is in {plan.saved_model}"
 
 
 def _run_recorded(  # noqa: PLR0917
@@ -175,7 +142,7 @@ def _run_recorded(  # noqa: PLR0917
     run_ranks: RankRunner,
     inputs: LoadedFiles,
 ) -> Outcome:
-    """Record the start and run the ranks. An error of this process meanwhile (a full disk, a
+    """Record the start and run the ranks. An error of this process in that time (a full disk, a
     signal) becomes an outcome.
     """
     began = time.monotonic()
@@ -306,34 +273,6 @@ def build_cache(planned: Plan, display: Display) -> int:
     return EXIT_DONE
 
 
-def report_finished(plan: Plan, display: Display) -> None:
-    """Print how the finished run of this plan ended, and a warning when its model is no longer
-    complete.
-
-    Raises UserError: model_changed, base_changed.
-    """
-    outcome = read_outcome(plan.folder)
-    summary = "done"
-    if outcome is not None:
-        summary = count_of(outcome.steps, "step")
-        if outcome.result is not None:
-            summary += f", {outcome.result}"
-    display.say(f"already done: {plan.folder} ({summary}); restart=true runs it again")
-    faults = plan.find_output_faults()
-    if faults:
-        display.say(f"warning: its model is no longer complete: {faults[0]}")
-    else:
-        refuse_changes(plan.folder, plan.config.allow)
-    repository = plan.config.hub.push
-    pushed_to = mapping(Run(plan.folder).settings.get("hub")).get("push")
-    if repository not in (None, pushed_to):
-        display.say(
-            f"warning: nothing was pushed: this run had finished without hub.push={repository}, and "
-            f"the trainer pushes at its end; `hf upload {repository} {plan.model_dir}` pushes the "
-            "model"
-        )
-
-
 def build_execution(plan: Plan, inputs: LoadedFiles) -> Execution:
     """Return what the supervisor needs to run all ranks of the plan on this machine."""
     execution = Execution(
@@ -418,13 +357,13 @@ def _read_evidence(
     """Return the evidence of the requested settings from the latest attempt, and from those that
     made the `checkpoint` that it resumed from.
 
-    `proofs` has what a run must show besides; it is None for a run that keeps no model.
+    `proofs` has further evidence that the run must show; it is None for a run that keeps no model.
     """
     requested = requested_settings(plan.config, plan.parallel, plan.inputs.mixture)
     if proofs is not None:
         requested |= proofs
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    attempt = max(1, latest_attempt(run.folder))  # a trial's runs count none
+    attempt = max(1, latest_attempt(run.folder))  # the short runs of a trial record no attempt
     found = read_evidence(run, requested, attempt, inspects=inspects)
     if checkpoint is not None:
         found = add_earlier_proofs(found, run, requested, checkpoint.name)
@@ -440,8 +379,8 @@ def _read_evidence(
 
 
 def _excuse_first_update(item: Evidence) -> Evidence:
-    """Excuse a run of a step or two without a first update: the learning rate of its warm-up may
-    have been 0.
+    """Mark a missing first update as too early to judge: the learning rate of the first step or two
+    may have been 0.
     """
     if item.what == "first_update" and item.verdict == UNPROVEN:
         return replace(item, how=TOO_SHORT)

@@ -29,7 +29,7 @@ class LoggedStep(Fact):
     """A logged step of the trainer."""
 
     number: int
-    values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
+    values: Mapping[str, Any] = field(default_factory=dict)  # the values in metrics.jsonl
 
     def value(self, name: str) -> float | None:
         """Return the number that was logged under `name`, which may be NaN or infinite; None
@@ -104,7 +104,7 @@ class Tick(Fact):
 class GuardFinding(Finding):
     """A failure ends the run, a warning does not."""
 
-    # whether the run has failed by itself; the guard only shortens the wait for its end
+    # Whether the run has failed by itself, so that the guard only shortens the wait for its end.
     failed: bool = False
     # The last time at which the run was known to be good; None means now. A finding about steps has
     # one: it counts even if the run finished before it could be stopped.
@@ -114,16 +114,17 @@ class GuardFinding(Finding):
 
 @dataclass(frozen=True)
 class GuardContext:
-    """What is known of a run before it starts."""
+    """The facts of a run that guards know before it starts."""
 
     ranks: Sequence[int] = (0,)  # the global ranks of this node
     checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
     total_steps: int | None = None  # None if the plan does not know it
     model: Path | None = None  # the folder of the weights that are loaded; None for a hub id
-    # the losses that earlier attempts of a resumed run logged, by step
+    # The losses that earlier attempts of a resumed run logged, by step.
     losses: Mapping[int, float] = field(default_factory=dict)
-    resumed_step: int | None = None  # of the checkpoint; None if there is none, or it is unknown
-    # whether a repeated step has the same samples; those that an RLVR run draws are others
+    # The step of the checkpoint; None if there is none, or it is unknown.
+    resumed_step: int | None = None
+    # Whether a repeated step has the same samples; an RLVR run samples new ones.
     repeats: bool = True
 
 
@@ -140,7 +141,7 @@ class Guard:
 
     id: ClassVar[str]
     metric: ClassVar[str]
-    # whether it runs on every node; other guards run on node 0, where the metrics are logged
+    # Whether it runs on every node; other guards run on node 0, where the metrics are logged.
     on_every_node: ClassVar[bool] = False
     _streak = 0  # logged steps in a row with a fault, the current one included
     _good_until = -math.inf
@@ -149,7 +150,7 @@ class Guard:
         self._config = config
         self._context = context or GuardContext()
         self._total_steps = self._context.total_steps
-        # values of the last steps, for a guard that keeps them
+        # The values of the last steps, for a guard that keeps them.
         self._recent: deque[float] = deque(maxlen=getattr(config, "window", None))
         self.begin()
 

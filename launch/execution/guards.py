@@ -83,7 +83,7 @@ class Divergence(Guard):
     _config: limits.DivergenceLimits
 
     def begin(self) -> None:
-        # (median, step, time)
+        # Each entry is (median, step, time).
         self._medians: deque[tuple[float, int, float]] = deque(maxlen=self._config.memory)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
@@ -153,7 +153,7 @@ class MemoryCreep(Guard):
     _peak = 0.0
 
     def begin(self) -> None:
-        # GiB, at the end of each window
+        # The peak memory at the end of each window, in GiB.
         self._peaks: deque[float] = deque(maxlen=self._config.windows + 1)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
@@ -167,7 +167,8 @@ class MemoryCreep(Guard):
         self._peaks.append(self._peak)
         if len(self._peaks) <= self._config.windows:
             return None
-        first, last = self._peaks[0], self._peaks[-1]
+        first = self._peaks[0]
+        last = self._peaks[-1]
         grew = all(later > earlier for earlier, later in pairwise(self._peaks))
         if not grew or last < first * (1 + self._config.share):
             return None
@@ -183,7 +184,7 @@ class Continuity(Guard):
     """Detects a resumed run that has other weights or other data than the previous attempt.
 
     A repeated step has the same batch, so it has the loss that the previous attempt logged for it,
-    but for rounding. The loss of a new step has to be near the last losses: between the lowest and
+    except for rounding. The loss of a new step must be near the last losses: between the lowest and
     the highest of them, or farther by at most their spread.
     """
 
@@ -228,7 +229,8 @@ class Continuity(Guard):
         if not math.isnan(repeated) or len(earlier_steps) < 2:
             return repeated, repeated
         last_losses = [losses[number] for number in earlier_steps[-_MIN_RATES:]]
-        lowest, highest = min(last_losses), max(last_losses)
+        lowest = min(last_losses)
+        highest = max(last_losses)
         spread = highest - lowest
         return lowest - spread, highest + spread
 
@@ -242,7 +244,7 @@ class Throughput(Guard):
 
     id = "throughput"
     _config: limits.ThroughputLimits
-    _is_warm = False  # after the first step
+    _is_warm = False  # whether the first step is done
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         if not self._is_warm:
@@ -283,7 +285,7 @@ class Throughput(Guard):
 
 @dataclass(frozen=True, kw_only=True)
 class GuardRule(CodeRule):
-    """A guard as the list has it: its class judges, with a state of its own."""
+    """A guard as an entry of GUARDS: the class judges a run, with a state for each run."""
 
     judge: type[Guard]
 

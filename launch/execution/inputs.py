@@ -19,8 +19,10 @@ from launch.planning.saved_model import find_start_changes
 
 
 def refuse_changed_model(plan: Plan) -> None:
-    """Refuse a model that is not the one that its run saved: a pipeline's stage is planned before
-    the model exists. Raises UserError: model_changed, base_changed.
+    """Refuse a model that is not the one that its run saved.
+
+    The plan can't have checked it, since a stage of a pipeline is planned before the model exists.
+    Raises UserError: model_changed, base_changed.
     """
     changes = find_start_changes(plan.inputs.model, plan.machine.digests.of)
     problems = [change for change in changes if change.id not in plan.config.allow]

@@ -28,7 +28,7 @@ from launch.planning.saved_model import digest_model
 from launch.worker.json_codec import SCHEMA_VERSION, from_json, versioned
 from launch.worker.merging import MergeRequest
 
-RECORD = "merge.json"  # in the folder of the merged model
+RECORD = "merge.json"  # a file in the folder of the merged model
 # The largest mean difference of logits that is accepted, as a share of their standard deviation.
 # The merged weights are rounded to their type; an adapter's base in 4 bit is much less exact.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.005}
@@ -42,7 +42,7 @@ class Training:
     python: str  # the interpreter that has its libraries
     dtype: str  # type of the base: bfloat16, float32, or auto for the one of its checkpoint
     quantized: bool  # whether the base was in 4 bit
-    # token ids of the run's first samples; empty when they are unknown
+    # The token ids of the run's first samples; empty if they are unknown.
     rows: tuple[tuple[int, ...], ...]
 
 
@@ -56,7 +56,7 @@ class Merged:
     adapter_effect: float  # the same measure between the base with and without the adapter
     tokens: int  # number of tokens that were compared
     built: bool  # False if it existed already
-    # the same measure between the merged model and the 4-bit base + adapter that was trained
+    # The same measure between the merged model and the 4-bit base + adapter that was trained.
     quantized_error: float | None = None
 
 
@@ -87,7 +87,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     require_modules(training.python, required_modules)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        report = _run(adapter, training, staging)
+        report = _run_merge(adapter, training, staging)
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
         new_record = {
@@ -138,7 +138,7 @@ def refuse_unfinished(run: Path) -> None:
         raise refusal("merge_unfinished", message, None, "start it again to its end, then merge")
 
 
-def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
+def _run_merge(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
     """Merge in the run's Python, into the folder `staging`; return the worker's report."""
     request = MergeRequest(
         adapter.folder,

@@ -20,7 +20,7 @@ def share_mixture(
     lengths: Sequence[LengthsBySide],
     row_counts: Sequence[int | None],
 ) -> tuple[MixtureShare, ...]:
-    """Return the shares of several data sets; none for one alone.
+    """Return the shares of several data sets; () for a single one.
 
     `lengths` are those of the rows that were tokenised, `row_counts` the rows of each data set.
     """
@@ -29,7 +29,7 @@ def share_mixture(
     rows = []
     for entry, count in zip(entries, row_counts, strict=True):
         rows.append(None if count is None else int(count * entry.share))
-    means = [_mean_learnt(one) for one in lengths]
+    means = [_mean_learnt(of_entry) for of_entry in lengths]
     shares = []
     total_rows = sum(count or 0 for count in rows)
     total_tokens = sum((count or 0) * mean for count, mean in zip(rows, means, strict=True))
@@ -77,10 +77,10 @@ def split_merged(entry: MixtureEntry) -> tuple[MixtureEntry, ...]:
 
 
 def count_rows(entry: MixtureEntry, files: Sequence[Path]) -> int | None:
-    """Return the rows of an entry to train on; None for an entry of the hub.
+    """Return the number of an entry's training rows; None for an entry of the hub.
 
-    `files` are those of `write_whole`, the first of which has the training rows. Where that is not
-    the staged file, it has the share that will be held out, too.
+    `files` are those of `write_whole`, the first of which has the training rows. If it is not the
+    staged file, it also has the rows that will be held out.
     """
     if not files:
         return None
@@ -93,8 +93,9 @@ def count_rows(entry: MixtureEntry, files: Sequence[Path]) -> int | None:
 
 
 def _mean_learnt(lengths: LengthsBySide) -> float:
-    """Return the mean of the tokens of a row that carry loss, on all its sides; of a reward model
-    that of all tokens, and none of a row that the trainer drops.
+    """Return the mean number of tokens that carry loss, over the rows and all their sides.
+
+    For a reward model all tokens count. A row that the trainer drops has none.
     """
     total = 0
     for side, counts in lengths.loss.items():

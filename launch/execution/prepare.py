@@ -1,4 +1,6 @@
-"""Build the inputs of a plan that are missing: the demo's, converted local data, merged models."""
+"""Build the missing inputs of a plan: the demo's model and data, converted local data, and merged
+models.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from launch.worker.rendering import TemplateError
 from launch.worker.samples import SamplesRequest
 from launch.worker.trl_options import MixturePart
 
-# patches and options that let the trainer be imported, or decide how it tokenises
+# The patches and options that let the trainer be imported, or decide how it tokenises.
 _KEPT = ("unused_imports", "registered_models", "chat_template", "learns")
 DATA_RULE = "data_tokens"  # the id of the findings of `check`
 _ROWS_BEFORE_RUN = 32  # rows of each data set that are tokenised before a run
@@ -76,11 +76,11 @@ def tokenize_samples(
     is_check: bool = False,
 ) -> TokenizedSamples:
     """Tokenise the first `rows` rows (None: all) of each entry of the mixture, and describe
-    `detail` of them token by token. With `only_local`, data on the hub is left out, and the demo's
-    data where its template is that of the demo, too. `is_check`: it is `launch check` that asks,
-    which no cure names then.
+    `detail` of them token by token.
 
-    The chat template is tried on all rows of local data first, whatever `rows` is.
+    `only_local` leaves out data on the hub, and the demo's data if the template is the demo's own
+    too. `is_check`: `launch check` calls this, so that no cure suggests to run it. The chat template
+    is tried on all rows of local data first, whatever `rows` is.
 
     Raises UserError: template_raises, preview_failed, no_checkout, no_template_text, and those of
     the data's conversion.
@@ -104,7 +104,7 @@ def tokenize_samples(
                 entries.append(entry)
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)
-        content = _run(plan, sets, folder, rows, detail, is_check=is_check)
+        content = _run_trainer(plan, sets, folder, rows, detail, is_check=is_check)
         template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
         template = template or "the tokenizer's own"
         if "template_error" in content:
@@ -123,7 +123,7 @@ def tokenize_samples(
 
 
 def _has_own_template(plan: Plan) -> bool:
-    """Whether the chat template is a file of the user's, or that of a model of the user's."""
+    """Whether the chat template is the user's: a file, or the template of the user's model."""
     name = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
     return plan.inputs.model.build is None if name is None else Path(name).is_absolute()
 
@@ -158,7 +158,7 @@ def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSe
     return DataSet(str(path), "train", tuple(places), tuple(duplicates))
 
 
-def _run(
+def _run_trainer(
     plan: Plan,
     sets: Sequence[DataSet],
     folder: Path,
@@ -229,7 +229,7 @@ def preview_environment(
     kept = {name: value for name, value in environ.items() if name not in plan.unset}
     added = {"CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": str(folder / "datasets")}
     if rows is not None:
-        # upstream starts no pool of processes then (dataset_transformation.py:1952)
+        # With one CPU, upstream starts no pool of processes (dataset_transformation.py:1952).
         added["BEAKER_ASSIGNED_CPU_COUNT"] = "1"
     return {**kept, **plan.env, **added, **resources.PYTHON_VARIABLES}
 
@@ -275,7 +275,7 @@ def _common_flags(plan: Plan, folder: Path) -> dict[str, Sequence[str]]:
     flags: dict[str, Sequence[str]] = {names["output"]: [str(folder / "model")]}
     model = plan.inputs.model
     if model.build == MERGE and model.adapter is not None:
-        # the adapter's folder has the tokenizer: merging takes too long for a preview
+        # The adapter's folder has the tokenizer, and merging takes too long for a preview.
         flags[names["model"]] = [str(model.adapter.folder)]
     return flags
 
@@ -336,12 +336,12 @@ def replace_flags(argv: Sequence[str], values: Mapping[str, Sequence[str]]) -> l
 
 def refuse_data(plan: Plan) -> list[Finding]:
     """Refuse local data if most of its samples train something else than they should, or if the
-    chat template changes an answer. Return what to warn of.
+    chat template changes an answer. Return the warnings.
 
     The first rows of each data set are tokenised. Raises UserError with the problems about which
-    `preview` and `check` warn, where they concern more than half of the samples and their id is not
-    in `allow`, and with template_raises for any row of all. Hub data is not read, and the trainer
-    itself reports what else it cannot tokenise.
+    `preview` and `check` warn, if they concern more than half of the samples and their id is not in
+    `allow`, and with template_raises for a single row. Hub data is not read, and the trainer itself
+    reports what else it cannot tokenise.
     """
     rows = _ROWS_BEFORE_RUN
     try:
@@ -364,9 +364,7 @@ def refuse_data(plan: Plan) -> list[Finding]:
 
 
 def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
-    """Return what `check` finds in local data, at most `rows` rows of each data set; hub data is
-    not read.
-    """
+    """Return what `check` finds in at most `rows` rows of each local data set; hub data is not read."""
     findings = []
     names = []
     for entry in plan.inputs.mixture:

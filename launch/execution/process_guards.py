@@ -25,11 +25,11 @@ from launch.table import format_bytes
 from launch.terminal import format_ranks
 from launch.worker.wording import count_of
 
-# the key of a phase in the limits where it has another name: `import` is a Python keyword
+# {phase: its key in the limits}, where the two differ: `import` is a Python keyword.
 _CONFIG_KEYS = {"import": "importing"}
-# seconds between two ticks; more means that the watcher was suspended (SIGSTOP, a sleeping machine)
+# Seconds between two ticks above which the watcher was suspended (SIGSTOP, a sleeping machine).
 _GAP = 30.0
-# phases in which ranks may exit one by one, since only rank 0 has something to write
+# The phases in which ranks may exit one by one, since only rank 0 has something to write.
 _ENDING = ("save", "push")
 
 
@@ -46,7 +46,8 @@ class Stall(Guard):
     _last_progress: float | None = None
     _last_tick: float | None = None
     _last_step: LoggedStep | None = None
-    _last_step_time: float | None = None  # of the last logged step, or the start of training
+    # The time of the last logged step, or of the start of training.
+    _last_step_time: float | None = None
     _longest_step = 0.0  # seconds between two logged steps
 
     def observe(self, fact: Fact) -> GuardFinding | None:

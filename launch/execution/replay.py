@@ -15,7 +15,7 @@ from launch.redact_stream import StreamRedactor
 from launch.terminal import printable_bytes
 
 _POLL_INTERVAL = 0.3  # seconds
-# polls before each check whether the run is still active, which creates a file in its folder
+# The polls before each check whether the run is still active, which creates a file in its folder.
 _POLLS_PER_CHECK = 6
 
 

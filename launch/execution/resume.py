@@ -11,7 +11,7 @@ from launch import resources
 from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
-from launch.execution.record.format import in_the_way
+from launch.execution.record.format import add_restart_cure
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping, number, objects
 from launch.execution.record.written import read_written
@@ -36,7 +36,7 @@ class AttemptStart:
 
     checkpoint: Checkpoint | None = None  # checkpoint to resume from; None for the first step
     incomplete: tuple[Checkpoint, ...] = ()  # checkpoints to move out of the trainer's way
-    # why the checkpoint is not this run's, which `allow` accepts; None for one that the run wrote
+    # Why the checkpoint is not this run's, which `allow` accepts; None for one that the run wrote.
     foreign: Finding | None = None
     # Why the run starts over, so that the whole folder is archived first; None if it does not.
     restart_reason: str | None = None
@@ -65,7 +65,7 @@ def refuse_other_format(plan: Plan) -> None:
     """
     problem = Run(plan.folder).other_format
     if problem is not None and not plan.config.restart:
-        raise UserError(in_the_way(problem))
+        raise UserError(add_restart_cure(problem))
 
 
 def decide_start(plan: Plan) -> AttemptStart:
@@ -107,8 +107,8 @@ def decide_start(plan: Plan) -> AttemptStart:
 def _find_foreign(plan: Plan, complete: list[Checkpoint]) -> Finding | None:
     """Return the problem of the last complete checkpoint if the run's record contradicts it.
 
-    The cure moves it, and each before it that is contradicted too, out of the way of the last one
-    that is the run's.
+    The cure moves away this checkpoint, and those before it that are contradicted too, so that the
+    run resumes from the last one that it wrote itself.
     """
     contradiction = _find_contradiction(plan, complete[-1])
     if contradiction is None:
@@ -147,9 +147,9 @@ def describe_continuation(
 ) -> str:
     """Describe how to continue a run that was ended.
 
-    The same command is not enough if it has restart=true, which would start the run over. Nor is
-    it if stop_if_worse=true has the evaluation of a finished run `judged`, which would end the run
-    again. `name` completes the problem of a run that cannot be resumed.
+    The same command is not enough if it has restart=true, which would start the run over, or if
+    stop_if_worse=true would end the run again by its evaluation (`judged`). `name` completes the
+    problem of a run that cannot be resumed.
     """
     again = replace(plan, config=replace(plan.config, restart=False))
     finished = is_finished(again)
@@ -181,7 +181,7 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")
     chosen = start.checkpoint
-    needs_mark = _resume_patch(plan) == EXACT_RESUME  # what open-instruct itself looks for
+    needs_mark = _resume_patch(plan) == EXACT_RESUME  # open-instruct itself looks for the mark
     if chosen is not None and needs_mark and not chosen.marked:
         # The checkpoint's content was checked; open-instruct reads only checkpoints with the mark.
         (chosen.path / MARK).write_text(MARK, encoding="utf-8")
@@ -246,7 +246,7 @@ def last_logged_step(run: Path) -> int:
 def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     """Return how the run's record contradicts a checkpoint; None if it does not.
 
-    Compared are the checkpoint's step, and the losses that TRL keeps in the checkpoint.
+    The checkpoint's step is compared, and the losses that TRL keeps in it.
     """
     run = Run(plan.folder)
     change = _find_replaced(plan, run, checkpoint)
@@ -254,7 +254,7 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
         return change
     losses = {entry["step"]: entry.get("loss") for entry in run.steps()}
     last = max(losses, default=0)
-    went_on = run.outcome is None and _follows(plan, last, checkpoint)
+    went_on = run.outcome is None and _were_all_written(plan, last, checkpoint)
     if checkpoint.number > last + plan.most_unlogged and not went_on:
         return f"no attempt got beyond step {last}"
     kept_losses = _checkpoint_losses(checkpoint)
@@ -271,10 +271,10 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _follows(plan: Plan, last: int, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint, and each before it that was due after the step `last`, was written.
+def _were_all_written(plan: Plan, last: int, checkpoint: Checkpoint) -> bool:
+    """Whether all checkpoints that were due after the step `last`, up to this one, were written.
 
-    A trainer whose launcher was killed may go on for some checkpoints before it is ended too.
+    A trainer whose launcher was killed may write a few more checkpoints before it is ended too.
     """
     due = plan.next_checkpoint(last)
     while due is not None and due < checkpoint.number:
@@ -288,7 +288,7 @@ def _follows(plan: Plan, last: int, checkpoint: Checkpoint) -> bool:
 def _find_replaced(plan: Plan, run: Run, checkpoint: Checkpoint) -> str | None:
     """Return how a checkpoint's files differ from those that the run wrote; None if they do not.
 
-    A checkpoint that the trainer of a killed launcher wrote last is in no record.
+    The last checkpoint of a trainer whose launcher was killed is not recorded.
     """
     written = read_written(plan.folder).get(checkpoint.path.name)
     if written is not None:

@@ -1,8 +1,8 @@
 """The guards of RLVR, which launch/execution/guards.py lists.
 
-The loss of RLVR is 0 by construction, so that rewards and answers show what goes wrong. The guards
-read the metrics that TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry adds.
-Of the other trainers TRL's SFT logs an entropy.
+The loss of RLVR is 0 by construction, so that only rewards and answers show what goes wrong. The
+guards read the metrics that TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry
+adds. TRL's SFT logs an entropy too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Verifier(Guard):
         if share is None:
             return None
         self._recent.append(share)
-        mean = sum(self._recent) / self._config.window  # steps that are still to come count as good
+        mean = (
+            sum(self._recent) / self._config.window
+        )  # a step of the window yet to come counts as 0
         if mean < self._config.share:
             return None
         logged = len(self._recent)
@@ -39,9 +41,7 @@ class Verifier(Guard):
 
 
 class RewardVariance(Guard):
-    """Detects that all completions of every prompt earn the same, so that no step teaches
-    anything.
-    """
+    """Detects that all completions of every prompt earn the same, so that nothing is learned."""
 
     id = "reward_variance"
     metric = "frac_reward_zero_std"
@@ -88,7 +88,7 @@ class RewardCollapse(Guard):
 
 
 class KLDivergence(Guard):
-    """Detects a policy that has left its reference, which it is paid to stay near."""
+    """Detects a policy that has moved far from its reference, which the KL penalty should prevent."""
 
     id = metric = "kl"
     _config: limits.KLLimits
@@ -113,7 +113,7 @@ class EntropyCollapse(Guard):
     _first: float | None = None  # the entropy of the first step
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
-        if step.finite("reward") is None:  # a step of SFT, whose rows may be learnt by heart
+        if step.finite("reward") is None:  # SFT may learn its rows by heart
             return None
         if self._first is None:
             self._first = value

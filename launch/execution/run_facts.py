@@ -1,7 +1,7 @@
 """FACTS: what `launch status`, the report and `launch compare` show of a run, in one table.
 
-A row says what a fact is called, how it is read from a `Run`, and where it is shown. `status` lists
-all runs, so what it shows must be read quickly: from `Run.status`, the plan or the outcome, and not
+A row has the name of a fact, how it is read from a `Run`, and where it is shown. `status` lists all
+runs, so the facts in it must be quick to read: from `Run.status`, the plan or the outcome, and not
 from all of metrics.jsonl.
 """
 
@@ -24,20 +24,20 @@ _MARGIN_NAMES = ("rewards/margin", "rewards/margins")
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known of a fact in one run."""
+    """The value of a fact in one run."""
 
-    value: str  # with its unit
-    note: str = ""  # what the report adds in small print
+    value: str  # the value with its unit
+    note: str = ""  # a remark that the report adds in small print
     step: int | None = None  # the step of the value, which the report adds to the heading
 
 
 @dataclass(frozen=True)
 class RunFact:
-    """A fact of a run: what it is called, how it is read, and where it is shown."""
+    """A fact of a run: its name, how it is read, and where it is shown."""
 
     heading: str
-    # It yields nothing for a run in which the fact is not known. A page shows all readings, and a
-    # table the last one.
+    # The function yields nothing for a run in which the fact is not known. A page shows all
+    # readings, and a table the last one.
     read: Callable[[Run], Iterator[Reading]]
     shown_in: tuple[View, ...]
     optional: bool = False  # whether a table leaves it out if no run has it
@@ -71,7 +71,7 @@ def _read_recent_reward(run: Run) -> Iterator[Reading]:
 
 
 def _read_recent_loss(run: Run) -> Iterator[Reading]:
-    """Yield the last loss, but of RLVR, whose loss is 0 by construction."""
+    """Yield the last loss, except for RLVR, whose loss is 0 by construction."""
     if run.status.loss is not None and run.status.reward is None:
         yield Reading(f"{run.status.loss:.4f}")
 
@@ -87,7 +87,7 @@ def _read_time_left(run: Run) -> Iterator[Reading]:
 
 
 def _read_validation(run: Run) -> Iterator[Reading]:
-    """Yield the last validation loss, and the best one if it is another."""
+    """Yield the last validation loss, and the best one if that is another one."""
     validation = run.status.validation
     if validation is None:
         return
@@ -113,7 +113,7 @@ def _read_reward(run: Run) -> Iterator[Reading]:
 
 
 def _read_loss(run: Run) -> Iterator[Reading]:
-    """Yield the last training loss, but of RLVR, whose loss is 0 by construction."""
+    """Yield the last training loss, except for RLVR, whose loss is 0 by construction."""
     loss = run.metrics.curves.get("loss")
     if loss is None or loss.last is None or "reward" in run.metrics.curves:
         return
@@ -128,7 +128,7 @@ def _read_loss(run: Run) -> Iterator[Reading]:
 def _read_validation_losses(run: Run) -> Iterator[Reading]:
     """Yield the last loss on each validation data set."""
     for name, curve in run.metrics.curves.items():
-        metric, _, _ = name.partition("/")  # a set of several has its name behind it
+        metric, _, _ = name.partition("/")  # with several sets, the set's name follows the slash
         if metric.startswith("eval") and metric.endswith("loss") and curve.last:
             step, value = curve.last
             yield Reading(format_measurement(value), name, step)

@@ -10,7 +10,7 @@ from launch.data.samples import PairSide, Sample, TokenizedSamples
 from launch.terminal import printable
 from launch.worker.finding import Finding
 
-# escape codes of a terminal
+# The terminal's escape codes.
 _GREEN = "\x1b[32m"
 _DIM = "\x1b[2m"
 _RESET = "\x1b[0m"
@@ -34,7 +34,7 @@ def describe_samples(data: TokenizedSamples, *, colour: bool) -> Iterator[str]:
 
 
 def describe_side(side: PairSide) -> str:
-    """Describe a sequence in a few words: tokens, tokens with loss, truncation."""
+    """Describe a sequence: its tokens, those that carry loss, and the tokens that are cut off."""
     text = f"{len(side.ids)} tokens"
     if side.loss is not None:
         text += f", {sum(side.loss)} carry loss"

@@ -20,10 +20,10 @@ def find_setting_differences(
 ) -> list[SettingDifference]:
     """Return the settings that differ between the sides, in the order in which they are named.
 
-    A side that is None has no settings, and is not compared.
+    A side whose settings are None is not compared.
     """
     compared = [side for side in sides if side is not None]
-    names: dict[str, None] = {}  # in order, without duplicates
+    names: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for side in compared:
         names.update(dict.fromkeys(side))
     differences = []

@@ -1,5 +1,5 @@
-"""Has the chat template tried on all rows of local data, and names the first row on which it raises
-an error.
+"""Writes all rows of local data, on which the trainer's process tries the chat template, and names
+the first row on which the template raises an error.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TEMPLATE_RAISES = "template_raises"
 
 
 def write_whole(entry: MixtureEntry, path: Path) -> tuple[Path, ...]:
-    """Return the files with all converted rows of an entry, those to train on first; nothing for an
-    entry of the hub.
+    """Return the files with all converted rows of an entry, the training rows first; () for an entry
+    of the hub.
 
-    Rows that are not staged are written to `path` and beside it. Those that can't be converted are
-    left out, as a run refuses them with a message of its own.
+    Rows that are not staged are written to `path` and beside it. Rows that can't be converted are
+    left out, since a run refuses them with another message.
     """
     if entry.data is None:
         return () if entry.source.local is None else (entry.source.local,)
@@ -56,8 +56,8 @@ def describe_error(
 ) -> Finding:
     """Return the problem of rows that the chat template `template` can't render.
 
-    `entry` has the first of them, `files` are those of `write_whole`, and `places` the rows that
-    the trainer was given.
+    `entry` has the first of these rows, `files` are those of `write_whole`, and `places` are the
+    places of the rows that the trainer was given.
     """
     place = _find_place(entry, files, error.row) or places[error.row]
     reason = join_lines(process_redactor().redact_text(error.reason))
@@ -80,7 +80,7 @@ def _find_cure(error: TemplateError, entry: MixtureEntry) -> Fix:
 
 
 def _find_place(entry: MixtureEntry, files: Sequence[Path], row: int) -> str | None:
-    """Return the file and line that row number `row` of the written files was made of."""
+    """Return the file and line from which row number `row` of the written files was converted."""
     if entry.data is None:
         return f"{files[0]}:{row + 1}" if files else None
     lines = chain.from_iterable(map(_lines_of, files))

@@ -26,7 +26,7 @@ def tensorboard_writer(folder: Path, say: Callable[[str], None]) -> Iterator[Non
     """Write the steps of the run in `folder` into its `tensorboard` folder while this context
     lasts.
 
-    The files of an earlier attempt are written anew from the record, so that no step is there
+    The files of an earlier attempt are written again from the record, so that no step appears
     twice. A full disk stops the writing, not the run.
     """
     finished = threading.Event()
@@ -58,7 +58,7 @@ def _follow(folder: Path, finished: threading.Event, say: Callable[[str], None])
                     if event.kind == "step":
                         _write_step(file, event)
                 file.flush()
-    # the package is missing if the plan was made in another interpreter; the disk may be full
+    # The package is missing if the plan was made in another interpreter, and the disk may be full.
     except (ImportError, OSError) as error:
         reason = getattr(error, "strerror", None) or error
         say(f"warning: TensorBoard's file can't be written: {reason}")

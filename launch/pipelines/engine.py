@@ -24,7 +24,7 @@ from launch.planning.plan import Plan
 from launch.terminal import echo
 from launch.worker.finding import Finding, Fix, Way
 
-# Runs a planned stage to its end and returns its exit code.
+# A function that runs a planned stage to its end and returns its exit code.
 StageRunner = Callable[[Plan, Display], int]
 
 
@@ -55,7 +55,7 @@ def _merge(problems: Sequence[Finding]) -> Finding:
     first = problems[0]
     if not isinstance(first.cure, Fix):
         return first
-    overrides: dict[str, None] = {}  # in order, without duplicates
+    overrides: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for problem in problems:
         ways = ways_of(problem.cure)
         if len(ways) != 1:
@@ -108,7 +108,7 @@ def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
     remaining = request.stages[request.stages.index(plan.stage) + 1 :]
     not_started = f"; {', '.join(remaining)} not started" if remaining else ""
     continuation = describe_continuation(plan, request.stop_if_worse, name_stage)
-    if isinstance(sys.exception(), UserError):  # which is printed after this line
+    if isinstance(sys.exception(), UserError):  # its problems are printed after this line
         continuation = "to continue: put right what follows, then the same command"
     return f"pipeline {pipeline.name} ended in {plan.stage}{not_started}; {continuation}"
 
@@ -116,7 +116,7 @@ def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
 def _run_stage(
     pipeline: Pipeline, index: int, make_display: Callable[[Path], Display], run_stage: StageRunner
 ) -> int:
-    """Run one stage, planned anew once the model that it starts from exists."""
+    """Run one stage, which is planned again once the model that it starts from exists."""
     planned = pipeline.plans[index]
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     plan = planned

@@ -37,8 +37,7 @@ from launch.planning.saved_model import find_short_context
 from launch.planning.stage_model import continues_adapter
 from launch.worker.finding import Finding, Fix, Way
 
-# The kinds of stages from whose model no stage can start, and what that model is: its output layer
-# is a score.
+# {kind of stage whose model no stage can start from: what that model is}. Its output is a score.
 FINAL_KINDS = {Kind.rm: "a reward model"}
 FOLDER = "pipelines"  # folder below the folder of runs
 # The overrides in a cure whose keys may differ between the stages.
@@ -46,7 +45,7 @@ _OF_STAGE = re.compile(
     r"^(?:trainer|parallel|gpus|processes|python|allow|restart|(?:recipe|flags|model)\.[\w.]+)="
 )
 _CONTINUES = "recipe.lora.start=continue"
-# Keys that the pipeline sets: those of no override, and those of no override of one stage.
+# The keys that the pipeline itself sets, so that neither the line nor a single stage may set them.
 _SET_FOR_ALL = ("stage", "model.trained_by")
 _SET_FOR_STAGE = (*_SET_FOR_ALL, "runs", "detach")
 
@@ -92,10 +91,10 @@ class PipelineRequest:
         """
         if not isinstance(problem.cure, Fix):
             return problem
-        ways = [self._name_in(way, stage) for way in problem.cure.ways]
+        ways = [self._prefix_with_stage(way, stage) for way in problem.cure.ways]
         return replace(problem, cure=Fix.of(problem.cure.sentence, *ways))
 
-    def _name_in(self, way: Way, stage: str) -> Way:
+    def _prefix_with_stage(self, way: Way, stage: str) -> Way:
         # The first stage has no adapter to train further, but those behind it do.
         if way.sets == (_CONTINUES,) and stage == self.stages[0]:
             return replace(way, sets=tuple(f"{later}:{_CONTINUES}" for later in self.stages[1:]))
@@ -149,7 +148,7 @@ def read_request(line: CommandLine) -> PipelineRequest:
 
 
 def _conflicts(override: str, stages: Sequence[str]) -> list[Finding]:
-    """Find what a pipeline does not take: the problem of one override."""
+    """Find the problems of an override that a pipeline does not accept."""
     where = f"override {override}"
     match = STAGE_KEY.match(override)
     stage = match[1] if match else ""
@@ -343,8 +342,8 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
 
     Raises UserError: name_taken, other_width, other_format; pipeline_changed, stale_stage.
     """
-    source = ""  # the run of the previous stage
-    changes = False  # whether the model of that run is still to be made
+    source = ""  # the name of the previous stage's run
+    changes = False  # whether the model of that run is yet to be trained
     problems: list[Finding] = []
     plans: list[Plan] = []
     for index, plan in enumerate(pipeline.plans):

@@ -100,8 +100,8 @@ def render_pipeline(folder: Path) -> str:
 
 
 def _label_stages(folder: Path) -> list[str]:
-    """Return the name of the stage of each run that has started; of a stage that comes twice the
-    name of its run.
+    """Return the stage's name of each run that has started; a stage that comes twice is labelled by
+    the name of its run.
     """
     started = [(stage, run) for stage, run in stage_runs(folder) if is_run_folder(run)]
     stages = [stage for stage, _ in started]
@@ -111,7 +111,7 @@ def _label_stages(folder: Path) -> list[str]:
 def _answer_table(runs: list[Path]) -> Iterator[Table]:
     """Yield a table with a row for each prompt and a column for each run, if there are answers."""
     answers: dict[str, Mapping[str, Any]] = {}
-    prompts: dict[str, None] = {}  # in order, without duplicates
+    prompts: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for run in runs:
         answers[run_name(run)] = mapping(read_json_object(run / SAMPLES).get("answers"))
         prompts.update(dict.fromkeys(answers[run_name(run)]))

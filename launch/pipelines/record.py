@@ -34,8 +34,8 @@ def find_pipelines(runs: Path) -> list[Path]:
 def find_pipeline(name: str, runs: Path) -> Path | None:
     """Return the folder of the pipeline that `name` means, None without one.
 
-    `name` is NAME, pipelines/NAME, the folder, or the stages of a pipeline that was given no name
-    (`sft,dpo`), of which the newest is meant.
+    `name` is NAME, pipelines/NAME, the folder, or the stages (`sft,dpo`), which mean the newest
+    pipeline of these stages without a name.
     """
     candidates = [runs / FOLDER / name, runs / name, Path(name).expanduser()]
     stages = name.replace(",", "-")

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.record.lock import STALE, age_of
-from launch.execution.record.run import Run, RunStatus
+from launch.execution.record.run import Run
+from launch.execution.record.run_status import RunStatus
 from launch.files import first_written
 from launch.planning.find_runs import find_runs, run_name
 from launch.slurm.accounting import EndedJob, find_ended_jobs

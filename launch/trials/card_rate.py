@@ -1,4 +1,4 @@
-"""The peak rate of a plan's card, as a matrix product measures it and as its data sheet has it."""
+"""The peak rate of a plan's GPU, as measured by a matrix product and as given by its data sheet."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _TIMEOUT = 180.0  # seconds; importing torch from a cold file system takes most 
 
 @dataclass(frozen=True)
 class CardRate:
-    """The peak rate of one card in one precision."""
+    """The peak rate of one GPU in one precision."""
 
     name: str
     device: Device
     precision: Precision
-    # 1e12 operations per second of one card, on CPU of the whole machine
+    # The unit is 1e12 operations per second, of one GPU, or of the whole machine on a CPU.
     measured_tflops: float | None = None
     matrix: int | None = None  # rows and columns of the multiplied matrices
     torch: str | None = None  # version
@@ -38,12 +38,12 @@ class CardRate:
 
     @property
     def card(self) -> Card | None:
-        """The data sheet; None for a CPU and for an unknown card."""
+        """The data sheet; None for a CPU and for an unknown GPU."""
         return card_named(self.name) if self.device == Device.cuda else None
 
     @property
     def datasheet_tflops(self) -> float | None:
-        """1e12 operations per second; the data sheets list bf16 only."""
+        """The data sheet's rate in 1e12 operations per second, which is known for bf16 only."""
         return self.card.tflops if self.card and self.precision == Precision.bf16 else None
 
     def __str__(self) -> str:
@@ -64,16 +64,16 @@ class CardRate:
 
 
 def card_name(plan: Plan) -> str:
-    """Return the name of the plan's first card; on CPU, the processor's name and its cores."""
+    """Return the name of the plan's first GPU; on a CPU, the processor's name and its cores."""
     if plan.parallel.width.device == Device.cuda:
         return plan.machine.card or "unknown"
     return f"{_processor()}, {os.cpu_count()} cores"
 
 
 def measure_card_rate(plan: Plan, name: str) -> CardRate:
-    """Measure the card `name` that `plan` runs on, in the plan's precision.
+    """Measure the GPU `name` that `plan` runs on, in the plan's precision.
 
-    It takes a second, besides importing torch. A failure is the `message` of the result.
+    This takes a second and the time of importing torch. A failure is the `message` of the result.
     """
     device = plan.parallel.width.device
     precision = plan.parallel.precision

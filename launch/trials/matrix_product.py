@@ -1,9 +1,9 @@
 """Measures the rate of a large matrix product, which no training step exceeds, as JSON.
 
-Run by path, with the trainer's interpreter: matrix_product.py cuda|cpu bf16|fp32 SECONDS. A GPU
-multiplies square matrices of 8192 in blocks and is synchronised after each; the median of the
-blocks counts, so that rising or throttled clocks weigh as they do in training. A CPU multiplies
-matrices of 1024 on all threads that torch uses.
+It is run by path, with the trainer's interpreter: matrix_product.py cuda|cpu bf16|fp32 SECONDS. A
+GPU multiplies matrices of 8192 x 8192 in blocks and is synchronised after each block; the median of
+the blocks counts, so that rising or throttled clocks have the same effect as in training. A CPU
+multiplies matrices of 1024 x 1024 on all threads that torch uses.
 """
 
 from __future__ import annotations

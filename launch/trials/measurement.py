@@ -1,4 +1,4 @@
-"""What a short run measured: its steps as read from its folder, its speed, memory and MFU."""
+"""Reads what a short run measured from its folder: its steps, its speed, memory and MFU."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
 from launch.worker.evidence import Evidence
 
-# Values of Outcome.cause_id. launch/execution/engine.py ends a run whose seconds are used up;
-# launch/execution/diagnosis/known.yaml has the other two. A run on GPUs can use up the memory of its
-# host, whatever memory its GPUs have.
+# Values of Outcome.cause_id. launch/execution/engine.py sets the first, for a run whose seconds are
+# used up; launch/execution/diagnosis/known.yaml has the other two. A run on GPUs can run out of host
+# memory too.
 TIME_USED = "time_used"
 OUT_OF_MEMORY = "out_of_memory"
 HOST_MEMORY = "host_memory"
@@ -50,8 +50,8 @@ class Measurement:
 
     @property
     def expected_steps(self) -> int:
-        """The steps that this run had to do: the requested ones, or all of a training that has
-        fewer.
+        """The number of steps that this run had to do: as many as requested, or all steps of a
+        training that has fewer.
         """
         return min(self.requested_steps, self.total_steps or self.requested_steps)
 
@@ -126,7 +126,7 @@ def read_measurement(plan: Plan, steps: int) -> Measurement | None:
     run = Run(plan.folder)
     if run.outcome is None:
         return None
-    node_folders = plan.folder.glob("nodes/*")  # of all nodes but the first
+    node_folders = plan.folder.glob("nodes/*")  # every node but the first has a folder there
     ranks = set()
     for node in (run, *map(Run, node_folders)):
         for event in node.events("evidence"):
@@ -235,20 +235,18 @@ def timed_steps(
     return timed[min(skip, most_skipped) :]
 
 
-LEAST_NOISE = 0.02  # least standard error of a rate's logarithm, however steady a few steps were
-_ONE_STEP_NOISE = 0.2  # the same, where one step alone was measured
+LEAST_NOISE = 0.02  # minimum standard error of a rate's logarithm, however steady a few steps were
+_ONE_STEP_NOISE = 0.2  # standard error of a rate's logarithm if only one step was measured
 _LEAST_STEPS = 2  # steps from which a standard deviation can be computed
 _STARTUP = PHASES[: PHASES.index("training")]  # the phases before the training
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one run. Rates are of the `counted_steps` steps after the warm-up, over all
-    ranks.
-    """
+    """The figures of one run. Rates are over all ranks, in the `counted_steps` after the warm-up."""
 
     per_second: float
-    unit: str  # what the rate counts: tokens without padding, else samples
+    unit: str  # the unit of the rate: tokens without padding, else samples
     step_seconds: float
     counted_steps: int
     noise: float = LEAST_NOISE  # standard error of the rate's logarithm
@@ -260,9 +258,9 @@ class Figures:
     memory_gib: float | None = None  # peak of rank 0, allocated
     reserved_gib: float | None = None  # peak of rank 0, reserved by torch
     first_loss: float | None = None
-    loss: float | None = None  # after the last step
-    losses: tuple[float, ...] = ()  # of each step, warm-up included
-    tokens: tuple[float, ...] = ()  # without padding, of each step, warm-up included
+    loss: float | None = None  # loss after the last step
+    losses: tuple[float, ...] = ()  # losses of all steps, warm-up included
+    tokens: tuple[float, ...] = ()  # tokens of each step without padding, warm-up included
     before: float = 0.0  # seconds of the phases before the training
 
 
@@ -273,7 +271,7 @@ def compute_figures(
     times.
 
     A run with `warmup` steps or fewer is measured by its last step. The speed is the mean over the
-    steps, or where `typical` the median: early steps still allocate memory and compile.
+    steps, or the median if `typical`: early steps still allocate memory and compile.
     """
     seconds = [seconds for seconds, _ in timed_steps(measured, warmup)]
     if not seconds:
@@ -292,7 +290,7 @@ def compute_figures(
     padded = [count for _, count in padded_steps if count is not None]
     per_token = count_operations(plan, tokens).per_token if unit == "tokens" else None
     flops = None if per_token is None else per_second * per_token
-    # On CPU all ranks share the machine, whose rate is measured as that of one card.
+    # On a CPU all ranks share the machine, whose rate is measured like that of one GPU.
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1
     measured_tflops = rate.measured_tflops if rate else None
     datasheet_tflops = rate.datasheet_tflops if rate else None
@@ -330,7 +328,7 @@ def measurement_json(
 ) -> dict[str, Any] | None:
     """Return what a run measured for its record; None before it ran.
 
-    A run that failed may have no figures: their keys then are null, but for the losses.
+    A run that failed may have no figures; their keys are then null, except for the losses.
     """
     if measured is None:
         return None
@@ -349,7 +347,7 @@ def measurement_json(
 
 
 def _compute_mfu(flops: float | None, tflops: float | None, cards: int) -> float | None:
-    """Return the fraction of the peak rate of all cards that `flops` is; `tflops`: of one card."""
+    """Return `flops` as a fraction of the peak rate of all `cards`; `tflops`: that of one card."""
     if flops is None or not tflops:
         return None
     return flops / (tflops * 1e12 * cards)
@@ -369,7 +367,7 @@ class Operations:
     # Mean tokens of a document, over which attention spans; None when attention is left out.
     document_tokens: float | None
     reference_in_step: bool  # whether the reference model's forward pass is counted too
-    left_out: tuple[str, ...]  # what is not counted
+    left_out: tuple[str, ...]  # parts that are not counted
 
     def __str__(self) -> str:
         if self.per_token is None:
@@ -416,7 +414,8 @@ def count_operations(plan: Plan, tokens: Sequence[float]) -> Operations:
 def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
     """Return the mean tokens of a document; `tokens`: those of each step.
 
-    None where packing fills a token budget, so that the documents of a step are not counted.
+    None is returned if packing fills a token budget, since the documents of a step are then not
+    counted.
     """
     if not tokens or plan.config.recipe.packing == Packing.bins:
         return None

@@ -1,4 +1,4 @@
-"""The record of a trial: one JSON shape for all verbs, which others may read while it changes."""
+"""The record of a trial: JSON of one form for all verbs, which others may read while it changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from launch.errors import UserError, refusal
-from launch.execution.record.format import format_problem, in_the_way
+from launch.execution.record.format import add_restart_cure, format_problem
 from launch.execution.record.run import mapping
 from launch.files import archive_folder, load_json, read_json_object, write_file, write_json
 from launch.planning.plan import Plan
@@ -22,7 +22,7 @@ from launch.worker.json_codec import versioned
 
 
 class State(StrEnum):
-    """The state of one run, and of a whole trial: the first of these that one of its runs has."""
+    """The state of a run, or of a whole trial, which has the first of these states of its runs."""
 
     interrupted = "interrupted"
     failed = "failed"  # it failed, could not be started, or a gate stopped it
@@ -38,7 +38,7 @@ REFUSED = "refused"  # cause_id of a run that could not be started
 
 @dataclass
 class TrialRun:
-    """One short run of one setting, as far as it has come."""
+    """One short run of one setting, and what it has measured so far."""
 
     label: str
     plan: Plan
@@ -93,18 +93,19 @@ def utc_now() -> str:
 
 @dataclass
 class TrialRecord(ABC, Generic[R]):
-    """What a trial plans and measures, how its runs are judged, and how it is recorded."""
+    """A trial: what it plans and measures, how its runs are judged, and how it is recorded."""
 
     verb: ClassVar[str]
-    # Whether a run's speed is the median over its steps, and not their mean.
+    # Whether a run's speed is the median over its steps instead of their mean.
     typical: ClassVar[bool] = False
     folder: Path  # <runs>/<stage>/<verb>-<id>
     plan: Plan  # plan of the first setting
     steps: int  # optimizer steps of each run
     warmup: int  # number of first steps of a run that do not count for its speed
-    runs: list[R] = field(default_factory=list, kw_only=True)  # in the order in which they run
+    # The runs in the order in which they run.
+    runs: list[R] = field(default_factory=list, kw_only=True)
     began: str = field(default_factory=utc_now, kw_only=True)
-    updated: str = field(default_factory=utc_now, kw_only=True)  # when it was last written
+    updated: str = field(default_factory=utc_now, kw_only=True)  # the time of the last write
 
     @property
     def state(self) -> State:
@@ -117,27 +118,27 @@ class TrialRecord(ABC, Generic[R]):
     @property
     @abstractmethod
     def summary(self) -> list[str]:
-        """The verdict, sentence by sentence."""
+        """The sentences of the verdict."""
 
     @property
     @abstractmethod
     def notes(self) -> list[str]:
-        """What to know about the numbers, sentence by sentence."""
+        """Sentences that explain the numbers."""
 
     @abstractmethod
     def contents(self) -> dict[str, Any]:
         """Return the keys of the record that only this verb has."""
 
     def accepts(self, run: R, measured: Measurement) -> bool:
-        """Whether what an earlier call measured of a run counts."""
+        """Whether an earlier call's measurement of a run can be reused."""
         return measured.finished
 
     def judge(self, run: R) -> None:
-        """Change the state of a run that has ended, where the verb has rules of its own."""
+        """Change the state of a run that has ended, if the verb has its own rules for it."""
 
     def update(self, run: R) -> Sequence[str]:
-        """Compute what follows from a run that has changed; return the lines below the row of one
-        that has ended.
+        """Compute what depends on a run that has changed; return the lines to print below the row
+        of a run that has ended.
         """
         return ()
 
@@ -146,7 +147,7 @@ class TrialRecord(ABC, Generic[R]):
         return False
 
     def rate(self, run: R) -> CardRate | None:
-        """Return the peak rate of the card that a run is on, where it was measured."""
+        """Return the peak rate of the GPU that a run is on, if it was measured."""
         return None
 
     def run_json(self, run: R) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def read_earlier(
 ) -> dict[str, Any] | None:
     """Return what an earlier call recorded in the folder; None if there was none.
 
-    With `restart` a record of another format counts as none: `archive_other_format` moves it.
+    With `restart` a record of another format is ignored, because `archive_other_format` moves it.
     `subject`: keys that the record must have, with their values.
 
     Raises UserError: other_format; other_trial, when the record cannot be read or has another
@@ -227,7 +228,7 @@ def read_earlier(
     if problem is not None:
         if restart:
             return None
-        raise UserError(in_the_way(problem))
+        raise UserError(add_restart_cure(problem))
     for key, value in subject.items():
         if earlier.get(key) != value:
             message = f"{folder} holds a {verb} of {key} {earlier.get(key)}, not of {key} {value}"

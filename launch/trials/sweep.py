@@ -51,7 +51,7 @@ class SweepRun(TrialRun):
 
 @dataclass
 class SweepRecord(TrialRecord[SweepRun]):
-    """A sweep, as far as it has come."""
+    """A sweep and its runs so far."""
 
     planning_notes: Sequence[str] = ()
     verb = "sweep"
@@ -102,8 +102,8 @@ def run_sweep(
     """Run every configuration to its end, one after another; `run_one` runs one as the verb `run`
     does.
 
-    All are planned and checked before the first starts. After a failed run the next one starts all
-    the same; an interrupt ends the sweep.
+    All runs are planned and checked before the first one starts. A failed run does not keep the next
+    one from starting; an interrupt ends the sweep.
 
     Returns the record and the exit code: 0 all are done, 130 interrupted, else that of the first
     run that failed.
@@ -150,7 +150,7 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
 
     plans = map_all(configurations, plan)
     shared = _shared_overrides([composed.origins.overrides for composed in configurations])
-    runs: dict[str, SweepRun] = {}  # by identity
+    runs: dict[str, SweepRun] = {}  # the runs by identity
     for composed, planned in zip(configurations, plans, strict=True):
         differing = [text for text in composed.origins.overrides if text not in shared]
         label = " ".join(_short_override(text) for text in differing)

@@ -1,4 +1,4 @@
-"""What all trials share: their command lines, and the Runner that takes their runs one by one."""
+"""The code that all trials share: their command lines, and the Runner that does their runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from launch.worker.json_codec import to_json
 from launch.worker.wording import count_of
 
 T = TypeVar("T")
-_UNSUPPORTED = ("detach", "cache_only", "nodes")  # keys of a run that no trial takes
+_UNSUPPORTED = ("detach", "cache_only", "nodes")  # keys of `run` that no trial supports
 
 
 def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) -> None:
@@ -83,8 +83,8 @@ def plan_probe(line: CommandLine) -> Plan:
 def refuse_failing_preflight(
     plans: Iterable[Plan], *, asks_parser: bool = False, ends_after: int | None = None
 ) -> None:
-    """Check this machine for every plan before any runs, so that a later one's mistake does not
-    show after the first.
+    """Check this machine for every plan before any run starts, so that a mistake in a later plan
+    shows at once.
 
     `asks_parser` and `ends_after`: see preflight. Raises UserError.
     """
@@ -98,31 +98,31 @@ def refuse_failing_preflight(
 
 @dataclass
 class Runner(Generic[R]):
-    """Takes the runs of a trial, one after another, and judges them.
+    """Does the runs of a trial, one after another, and judges them.
 
-    A run that an earlier call has measured is reused, any other one is run now.
+    A run that an earlier call has measured is reused; any other is run now.
     """
 
     record: TrialRecord[R]
     display: Display
-    # Starts a run, with the seconds that it may take, in place of `measure`.
+    # It starts a run instead of `measure`; its second argument is the run's time limit in seconds.
     start: Callable[[R, float | None], object] | None = None
-    # Is called before an earlier measurement is looked for; UserError means that the run cannot
+    # It is called before an earlier measurement is looked for. A UserError means that the run cannot
     # start.
     prepare: Callable[[R], None] = lambda run: None
     reuse: bool = True  # whether runs of an earlier call count
-    same_machine: bool = True  # an earlier measurement has to be of today's packages and card
+    same_machine: bool = True  # an earlier measurement must be of the same packages and GPU
     raises: bool = True  # whether `take` raises when the first run cannot be started
     run_ranks: RankRunner | None = None  # see run_steps
     clock: Callable[[], float] = time.monotonic
-    # What was found of an earlier call, by the run's label.
+    # The measurements of an earlier call that were looked for, by the run's label.
     _earlier: dict[str, Measurement | None] = field(default_factory=dict)
 
     def take(self, run: R, seconds: float | None = None) -> None:
-        """Take one run, which ends after `seconds` at the latest.
+        """Reuse or do one run, which ends after `seconds` at the latest.
 
-        Raises UserError when the run cannot be started and none before it has measured anything;
-        after a measured one it has failed instead.
+        Raises UserError if the run cannot be started and no earlier run has measured anything; after
+        a measured run, one that cannot be started counts as failed.
         """
         is_first = not any(other.measured for other in self.record.runs)
         began = self.clock()
@@ -163,7 +163,7 @@ class Runner(Generic[R]):
         self.show(run)
 
     def _start(self, run: R, seconds: float | None) -> None:
-        """Run a run now, for at least a second where its time is limited."""
+        """Do a run now, for at least a second if its time is limited."""
         limit = None if seconds is None else max(seconds, 1.0)
         start = self.start or self.measure
         start(run, limit)
@@ -173,8 +173,8 @@ class Runner(Generic[R]):
         return read_measurement(run.plan, run.steps or self.record.steps)
 
     def find_earlier(self, run: R) -> Measurement | None:
-        """Return what an earlier call measured of a run, with the same packages on the same card;
-        None if there is nothing that counts.
+        """Return what an earlier call measured of a run with the same packages on the same GPU; None
+        if there is no such measurement.
 
         Raises UserError: other_format.
         """
@@ -197,7 +197,7 @@ class Runner(Generic[R]):
         return measured
 
     def measure(self, run: R, seconds: float | None = None) -> None:
-        """Run until the steps of a run are logged, or for `seconds`; an earlier try is archived.
+        """Run until all steps are logged, or for `seconds`; an earlier try is archived.
 
         Raises UserError when it cannot be started.
         """
@@ -205,7 +205,7 @@ class Runner(Generic[R]):
         steps = run.steps or self.record.steps
         self.display.say(f"{run.label}: {count_of(steps, 'step')}; {plan.batch}; {plan.folder}")
         archive_earlier_try(plan)
-        if self.record.started:  # the run before may still hold its cards for a moment
+        if self.record.started:  # the previous run may hold its GPUs for another moment
             wait_for_gpus(plan, self.display.say)
         run_steps(
             plan,
@@ -247,8 +247,8 @@ def _set_state(run: TrialRun, measured: Measurement) -> None:
 
 
 def describe_machine_changes(plan: Plan) -> str | None:
-    """Describe how packages and card have changed since the run in the plan's folder, which then is
-    not reused; None if they have not, or are unknown.
+    """Describe how packages and GPU have changed since the run in the plan's folder, which is then
+    not reused; None if they have not changed, or are unknown.
     """
     recorded = Run(plan.folder).versions
     packages = mapping(recorded.get("packages"))
@@ -274,7 +274,7 @@ def say_lines(display: Display, lines: Iterable[object]) -> None:
 def say_plan(
     display: Display, record: TrialRecord[R], lines: Iterable[object], notes: Iterable[Finding] = ()
 ) -> None:
-    """Show what is planned: its stage, the lines, the notes and the plans' warnings, each once."""
+    """Show a planned trial: its stage, the lines, the notes and the plans' warnings, each once."""
     plan = record.plan
     display.say(f"{record.verb} of {plan.stage} with {plan.trainer}, {plan.upstream.description}")
     say_lines(display, lines)

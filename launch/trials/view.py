@@ -1,6 +1,6 @@
 """Writes a trial as text: the tables and lines that its verb prints, and its whole report.
 
-Every table of bench, rollout, tune and sweep is made here, of a record's JSON. A `Document` prints
+Every table of bench, rollout, tune and sweep is made here from a record's JSON. A `Document` prints
 the report on a terminal, in Markdown and as a page.
 """
 
@@ -62,7 +62,7 @@ def _memory(run: Row) -> str:
 
 
 def _state(run: Row) -> str:
-    """Return the state of a run, and in brackets what qualifies it."""
+    """Return the state of a run, with remarks in brackets."""
     gates = objects(run.get("gates"))
     warned = sum(gate.get("verdict") == "warn" for gate in gates)
     allowed = sum(gate.get("allowed") is True for gate in gates)
@@ -162,8 +162,8 @@ _GATE_COLUMNS: Sequence[Column[Row]] = (
     Column("verdict", _verdict, 7),
     _text("what it measured", "message"),
 )
-# The measurements that a bench compares: the key in the record -> title, unit, and the factor from
-# the recorded value to the unit.
+# The measurements that a bench compares: {key in the record: (title, unit, factor from the recorded
+# value to the unit)}.
 COMPARED: Mapping[str, tuple[str, str, float]] = {
     "per_second": ("throughput without padding", "{unit}/s", 1.0),
     "padded_per_second": ("throughput with padding", "tokens/s", 1.0),
@@ -222,7 +222,7 @@ def trial_verb(folder: Path) -> str | None:
 def read_trial(folder: Path) -> Document:
     """Return the report of the record in a trial's folder; nothing in the record makes this fail.
 
-    A record that cannot be read, or has another format, gives a report with the reason alone.
+    For a record that cannot be read, or has another format, the report has only the reason.
     """
     verb = trial_verb(folder) or "rollout"
     path = folder / f"{verb}.json"
@@ -358,7 +358,7 @@ def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]
 
 
 def _add_sweep(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Add what each run came to, by its values."""
+    """Add plots of the losses and the throughput of the runs."""
     for title, name in (
         ("Best validation loss", "best_validation_loss"),
         ("Loss after the last step", "loss"),

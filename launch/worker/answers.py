@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-# What ends the thinking at the beginning of an answer. Templates of models that think take it off,
-# or write it anew (trl/chat_templates/qwen3.jinja, deepseekv3.jinja, gemma4.jinja).
+# The markers around the reasoning at the beginning of an answer. The templates of reasoning models
+# remove it or write it anew (trl/chat_templates/qwen3.jinja, deepseekv3.jinja, gemma4.jinja).
 _ENDS_OF_THINKING = ("</think>", "<channel|>", "<|END_THINKING|>", "[/THINK]", "</thinking>")
 _STARTS_OF_THINKING = ("<think>", "<|channel>", "<|START_THINKING|>", "[THINK]", "<thinking>")
 # Keys of a message that have findings of their own, or that no template is meant to render.
@@ -33,8 +33,8 @@ def find_changed_answer(
     """Compare the text of the last answer with the tokens that carry loss, before any is cut off.
 
     `rendered` is the text that the chat template makes of the messages. Where the loss is not on
-    tokens (`loss` is None), all tokens count. Both texts go through the tokenizer, so that what it
-    normalises is no difference.
+    tokens (`loss` is None), all tokens count. Both texts go through the tokenizer, so that its
+    normalisation makes no difference.
 
     Returns None if the answer is trained, else the answer and the text that is trained in its
     place.
@@ -44,16 +44,16 @@ def find_changed_answer(
         return None
     runs = _decode_runs(tokenizer, ids, [True] * len(ids) if loss is None else loss)
     everything = "\0".join(text for text, is_trained in runs if is_trained)
-    if not everything.strip():  # a finding of its own
+    if not everything.strip():  # launch/data/samples.py reports a sample without trained tokens
         return None
     following = _text_after_question(tokenizer, runs, messages[:position])
     before = [part for message in messages[:position] for part in answer_parts(message)]
     for part in answer_parts(messages[position]):
         expected = round_trip(tokenizer, part)
-        if _holds(following, expected, part, rendered):
+        if _contains_answer(following, expected, part, rendered):
             continue
-        # An earlier answer may be equal. Where the last one is trained as well, it is there once
-        # more.
+        # An earlier answer may have the same text. If the last one is trained too, the text occurs
+        # once more than in the earlier answers.
         earlier = sum(round_trip(tokenizer, text).count(expected) for text in before)
         if everything.count(expected) > earlier:
             continue
@@ -62,10 +62,10 @@ def find_changed_answer(
 
 
 def find_dropped_fields(messages: Sequence[Message], rendered: str) -> list[str]:
-    """Return the names of what the chat template leaves out of the messages: fields of an answer,
-    the thinking of the last one, and turns of the user.
+    """Return the names of what the chat template omits from the messages: fields of an answer, the
+    reasoning of the last answer, and turns of the user.
 
-    Templates leave out what earlier answers thought.
+    The reasoning of earlier answers is not checked, because templates omit it on purpose.
     """
     answers = [message for message in messages if message.get("role") == "assistant"]
     dropped = []
@@ -76,12 +76,10 @@ def find_dropped_fields(messages: Sequence[Message], rendered: str) -> list[str]
     for message in answers:
         is_last = message is answers[-1]
         for name, value in message.items():
-            is_looked_at = is_last or name not in _THINKING_KEYS
-            if (
-                name not in _OTHER_KEYS
-                and is_looked_at
-                and not _are_rendered(_texts(value), rendered)
-            ):
+            is_earlier_thinking = not is_last and name in _THINKING_KEYS
+            if name in _OTHER_KEYS or is_earlier_thinking:
+                continue
+            if not _are_rendered(_texts(value), rendered):
                 dropped.append(name)
         thinking = _thinking_of(message)
         if is_last and not _are_rendered([thinking], rendered):
@@ -90,9 +88,9 @@ def find_dropped_fields(messages: Sequence[Message], rendered: str) -> list[str]
 
 
 def _find_last_answer(messages: Sequence[Message]) -> int | None:
-    """Return the number of the last answer that has a text; None without one.
+    """Return the index of the last message of the assistant; None if it has no text.
 
-    A call of tools may have a text beside it, which some templates leave out: it is no answer.
+    A tool call may have a text beside it, which some templates omit, so that it does not count.
     """
     for position in reversed(range(len(messages))):
         message = messages[position]
@@ -141,8 +139,9 @@ def _decode_runs(
 def _text_after_question(
     tokenizer: Any, runs: Sequence[tuple[str, bool]], earlier: Sequence[Message]
 ) -> str:
-    """Return the trained text after the last turn that is no answer; all of it if the turn is not
-    among the tokens without loss.
+    """Return the trained text after the last turn that is not an answer.
+
+    All trained text is returned if that turn is not among the tokens without loss.
     """
     turns = (message for message in reversed(earlier) if message.get("role") != "assistant")
     question = next((text for turn in turns for text in _texts(turn.get("content"))), "")
@@ -155,17 +154,17 @@ def _text_after_question(
     return "\0".join(text for text, is_trained in runs[start:] if is_trained)
 
 
-def _holds(trained: str, expected: str, part: str, rendered: str) -> bool:
-    """Whether a trained text has the answer `part`, of which the tokenizer makes `expected`."""
-    # transformers' mask may leave out the last bytes of a character that has several tokens
+def _contains_answer(trained: str, expected: str, part: str, rendered: str) -> bool:
+    """Whether a trained text contains the answer `part`, which the tokenizer turns into `expected`."""
+    # transformers' mask may omit the last bytes of a character that has several tokens.
     if expected in trained or f"{expected[:-1]}\ufffd" in trained:
         return True
-    # A tokenizer may have other spaces within a text than at its beginning; the template has none.
+    # A tokenizer may add a space at the beginning of a text that it does not add within one.
     return part in rendered and squeeze(expected) in squeeze(trained)
 
 
-def is_held(text: str, expected: str) -> bool:
-    """Whether a decoded text has another one, apart from white space."""
+def contains_text(text: str, expected: str) -> bool:
+    """Whether a decoded text contains another one, apart from white space."""
     return squeeze(expected) in squeeze(text)
 
 
@@ -176,7 +175,7 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def round_trip(tokenizer: Any, text: str) -> str:
-    """Return a text as its tokens are decoded, without white space around it."""
+    """Return a text as the tokenizer encodes and decodes it, without white space around it."""
     ids = tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
     return decode(tokenizer, ids).strip()
 

@@ -67,12 +67,12 @@ class EventWriter:
             os.write(self._descriptor, encode(event))
 
     def begin(self, phase: str) -> None:
-        """Send that the trainer begins a phase; the first process of each machine sends it."""
+        """Send, from the first process of each machine, that the trainer begins a phase."""
         if self.is_first_of_machine:
             self.emit("phase", phase=phase)
 
     def begin_checkpoint(self) -> None:
-        """Send that the trainer writes a checkpoint; the first rank sends it.
+        """Send, from the first rank, that the trainer writes a checkpoint.
 
         Its next step ends the phase.
         """
@@ -95,8 +95,8 @@ def encode(event: Mapping[str, Any]) -> bytes:
     """Encode `event` as one line of JSON of at most EVENT_BYTES bytes.
 
     A step that is too long loses its last numbers: a mixture of experts logs several for each
-    layer. Of any other event that is too long the longest text is shortened. Raises ValueError if
-    no number is left to leave out, or no text to shorten.
+    layer. In any other event that is too long, the longest text is shortened. Raises ValueError if
+    there is no number left to drop, or no text to shorten.
     """
     fields = dict(event)
     while True:

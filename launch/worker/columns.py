@@ -27,9 +27,9 @@ _CHUNK_ROWS = 10_000
 class SampleLengths:
     """The lengths of the samples of a dataset, in its order."""
 
-    # tokens per sample; for pairs one tuple for chosen and one for rejected
+    # The tokens per sample. Pairs have one tuple for chosen and one for rejected.
     halves: tuple[tuple[int, ...], ...]
-    # tokens per sample that carry loss, both halves; None without labels
+    # The tokens per sample that carry loss, in both halves; None without labels.
     loss_tokens: tuple[int, ...] | None
 
     def tokens(self) -> list[int]:
@@ -37,7 +37,7 @@ class SampleLengths:
         return [sum(sample) for sample in zip(*self.halves, strict=True)]
 
     def padded(self) -> list[int]:
-        """Return the padded tokens of each sample: upstream pads both halves to the longer
+        """Return the padded tokens of each sample: upstream pads both halves to the longer one
         (dpo_utils.py:1089).
         """
         return [len(sample) * max(sample) for sample in zip(*self.halves, strict=True)]
@@ -85,7 +85,7 @@ def _find_layout(names: Collection[str]) -> tuple[str, ...] | None:
 def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the length of each list in a column.
 
-    With `count`, how many entries of each after the first are not MASKED is returned too.
+    With `count`, the number of entries after the first that are not MASKED is returned too.
     """
     import numpy
 
@@ -101,11 +101,11 @@ def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...],
 
 
 def _in_order(dataset: Any, parts: list[Any]) -> list[int]:
-    """Return the numbers of a table's rows, which are given in parts, in the dataset's order."""
+    """Return one number for each row in the dataset's order; `parts` has them in table order."""
     import numpy
 
     values = numpy.concatenate(parts) if parts else numpy.zeros(0, int)
-    # a shuffled or selected dataset has the numbers of its rows in the table, in its order
+    # A shuffled or selected dataset has a list of the table rows that it consists of.
     order = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
     ordered: list[int] = (values if order is None else values[order]).tolist()
     return ordered

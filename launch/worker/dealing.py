@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_MAX_EXCHANGES = 64  # of two samples each; a few are usually enough
+_MAX_EXCHANGES = 64  # maximum number of exchanges of two samples; a few are usually enough
 _TOLERANCE = 1.002  # fullest micro batch over the mean at which exchanging stops
 _PARTNERS = 8  # the emptiest micro batches, with which the fullest one exchanges samples
 
@@ -24,7 +24,7 @@ class BatchLoad:
     included.
     """
 
-    # sum over the accumulation steps of the slowest rank's tokens, for which all ranks wait
+    # The sum over the accumulation steps of the slowest rank's tokens, for which all ranks wait.
     waited: float
     computed: float  # mean over the ranks
     tokens: float  # mean over the ranks, without padding

@@ -39,13 +39,13 @@ _NETWORK_ERRORS = (
 class TaskSpec:
     """Tasks that are evaluated in one way."""
 
-    names: tuple[str, ...]  # of the harness; none with a folder: all of its tasks
-    folder: Path | None = None  # of own tasks
+    names: tuple[str, ...]  # tasks of the harness; () with a folder means all of its tasks
+    folder: Path | None = None  # a folder of the user's own tasks
     num_fewshot: int | None = None  # None: the task's own
     chat: bool = True  # prompts in the run's chat template
     multiturn: bool = False  # few-shot examples as turns of the chat
-    metric: str | None = None  # that the verdict is about; None: the task's first
-    filter: str | None = None  # of the answers; None: the task's first
+    metric: str | None = None  # the metric of the verdict; None: the task's first
+    filter: str | None = None  # the filter of the answers; None: the task's first
     reward: RewardSpec | None = None  # the folder has prompts of RLVR, scored by its verifiers
 
 
@@ -53,11 +53,11 @@ class TaskSpec:
 class HarnessJob:
     """One model on the tasks of one spec."""
 
-    label: str  # of the model, as reports name it
+    label: str  # the model's name in reports
     model: ModelRequest
     spec: TaskSpec
     result: Path  # the file of the scores that is written
-    samples: Path  # that of every answer, as JSON lines
+    samples: Path  # the file of every answer, as JSON lines
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class EvaluationRequest:
     """What is evaluated in one process."""
 
     jobs: tuple[HarnessJob, ...]
-    tokenizer: str  # of the run that is evaluated: it tokenises every prompt
-    limit: int | None  # of the questions of a task
+    tokenizer: str  # the folder of the evaluated run's tokenizer, which encodes every prompt
+    limit: int | None  # maximum number of questions of a task
     batch_size: int
 
 
 class RefusalError(Exception):
-    """A task that cannot be evaluated; the argument is the object that is printed."""
+    """A task cannot be evaluated; the argument is the object that is printed."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -206,7 +206,7 @@ def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -
         empty = AutoModelForCausalLM.from_config(config)
     loaded_tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     measuring = MeasuringModel(pretrained=empty, tokenizer=loaded_tokenizer, batch_size=batch_size)
-    measuring._device = torch.device("cpu")  # where the prompts are
+    measuring._device = torch.device("cpu")  # the prompts stay on the CPU
     return measuring
 
 
@@ -238,7 +238,7 @@ def _checked_model_class(folder: str) -> Any:
             return self.tok_encode(context), self.tok_encode(continuation)
 
         def check_targets(self, requests: Any) -> None:
-            """Refuse a prompt that does not fit with its answer, whose last token is not read."""
+            """Refuse a prompt that does not fit together with its answer (without its last token)."""
             lengths = [len(context) + len(target) - 1 for _, context, target in requests]
             self._check(max(lengths, default=0))
 

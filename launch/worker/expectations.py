@@ -17,21 +17,21 @@ from . import hooks
 from .channel import EventWriter
 from .evidence import NO_STEP, REFUTED, TOO_SHORT, Evidence
 
-EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
+EXIT_STOPPED = 3  # it repeats launch.errors.EXIT_STOPPED, which this interpreter may not have
 
-# the keys of accelerate's state that can be requested; checked as soon as it is set up
+# The keys of accelerate's state that can be requested. They are checked as soon as it is set up.
 STATE = (
     "distributed",  # accelerate's DistributedType
     "world_size",
     "zero_stage",  # 0 means no ZeRO
     "device",
 )
-# what is checked before the first optimizer step (launch/worker/evidence)
+# The settings that are checked before the first optimizer step (launch/worker/evidence).
 EVIDENCE = (
     "liger",  # the required kernels with commas, as far as Liger has them for the model
     "packing",
-    "global_batch",  # of one optimizer step over all ranks: "128 samples"
-    "global_tokens",  # of one optimizer step over all ranks, padding included: "1048576 tokens"
+    "global_batch",  # samples of one optimizer step over all ranks: "128 samples"
+    "global_tokens",  # tokens of such a step, padding included: "1048576 tokens"
     "balanced",
     "loss_averaging",
     "attention",
@@ -44,8 +44,8 @@ EVIDENCE = (
     "lora_dropout",
     "lora_targets",  # the layers that have an adapter
     "lora_start",  # whether the adapter is new
-    "base_dtype",  # of the weights that an adapter leaves frozen
-    "first_update",  # what the first optimizer step does
+    "base_dtype",  # the type of the weights that an adapter leaves frozen
+    "first_update",  # the effect of the first optimizer step
     "learning_rate",  # the highest of the schedule; the rate of every step
     "lr_scheduler",
     "warmup_ratio",
@@ -54,21 +54,21 @@ EVIDENCE = (
     "adam_epsilon",
     "epochs",
     "max_steps",
-    "seed",  # of the order in which rows are dealt
+    "seed",  # the seed of the order in which rows are dealt
     "max_seq_length",  # tokens of the longest row
-    "train_on",  # which answers are learnt, "last" or "marked", or every token of "text"
+    "train_on",  # the answers that are learnt, "last" or "marked", or every token of "text"
     "mixture",  # the share of each data set, in the order of data.mix
-    "beta",  # of DPO
-    "loss",  # by the trainer's own name
-    "temperature",  # of RLVR, as the next three
+    "beta",  # DPO's beta
+    "loss",  # the trainer's own name of the loss
+    "temperature",  # this and the next three are settings of RLVR
     "kl_beta",
     "clip_range",
     "response_length",
     "context_parallel",  # ranks that compute a row together
     "resumed_step",  # optimizer steps done before the first step of this process
-    "reward_variance",  # of RLVR (launch/worker/trl_rlvr.py), on the start model
+    "reward_variance",  # a property of RLVR's start model (launch/worker/trl_rlvr.py)
     "complete_answers",
-    "rewards",  # and of its steps
+    "rewards",  # this and the rest of RLVR's are properties of its steps
     "samples_per_prompt",
     "reference",
     "sampler_weights",

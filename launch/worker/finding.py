@@ -31,7 +31,7 @@ class Way:
 
     sets: tuple[str, ...] = ()  # overrides: `gpus=1`
     removes: str | None = None  # a key or an option
-    runs: str | None = None  # in a shell: `launch check`, `export NAME=VALUE`
+    runs: str | None = None  # a shell command: `launch check`, `export NAME=VALUE`
 
     @classmethod
     def parse(cls, text: str) -> Way:
@@ -83,10 +83,10 @@ class Finding:
 
     id: str  # stable; `allow=[id]` takes that of a failure
     message: str
-    where: str | None = None  # where it is set: an override, a key, a flag, a line of a file
+    where: str | None = None  # the place: an override, a key, a flag, a line of a file
     cure: Fix | None = None
     severity: Severity = "fail"
-    # the measurements behind it
+    # The measurements that the finding is based on.
     numbers: Mapping[str, Any] = field(default_factory=dict, hash=False)
     allowed: bool = False  # `allow=[id]` overrides the failure
 

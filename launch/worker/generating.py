@@ -132,7 +132,7 @@ class Generator:
         )
 
     def _refuse_unknown_tokens(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """Raise ValueError for a tokenizer whose tokens the model has not."""
+        """Raise ValueError if the tokenizer gives tokens that the model does not have."""
         largest = int(encode(self._tokenizer, messages)["input_ids"].max())
         rows = self._model.get_input_embeddings().weight.shape[0]
         if largest >= rows:

@@ -24,7 +24,7 @@ class BatchLayout:
     ranks: int
     rank: int
     per_device: int  # samples per micro batch
-    # micro batches of a rank per optimizer step; the last step of an epoch may have fewer
+    # The micro batches of a rank per optimizer step; the last step of an epoch may have fewer.
     accumulation: int
     padded: bool = False  # micro batches are padded to their longest sample
 
@@ -61,15 +61,16 @@ class GlobalBatchSampler:
         self.inner = inner
         self.layout = layout
         self.lengths = lengths
-        # deal the samples of a global batch by length; else keep upstream's order
+        # Whether the samples of a global batch are dealt by length, not in upstream's order.
         self.balanced = False
         self.has_pairs = False  # each sample is a preference pair
         self.on_epoch: Callable[[], None] = lambda: None  # called when an epoch starts
-        # called when a step's first sample is drawn
+        # This function is called when a step's first sample is drawn.
         self.on_step: Callable[[StepLoad], None] = lambda step: None
-        self.loss_tokens: Sequence[int] | None = None  # of each sample
-        self.pending: deque[MicroBatch] = deque()  # of this rank, until they are collated
-        self.first_batch: MicroBatch | None = None  # of this rank and process
+        self.loss_tokens: Sequence[int] | None = None  # tokens of each sample that carry loss
+        # This rank's micro batches that are not collated yet.
+        self.pending: deque[MicroBatch] = deque()
+        self.first_batch: MicroBatch | None = None  # the first micro batch of this rank and process
         self._skipped = 0
 
     def __len__(self) -> int:
@@ -131,8 +132,8 @@ class GlobalBatchSampler:
         for start in range(layout.rank * size, len(samples), layout.ranks * size):
             weight = scale = None
             if counts is not None:
-                # the trainer averages over the ranks and divides by the accumulation steps, even in
-                # a shorter step
+                # The trainer averages over the ranks and divides by the accumulation steps, even in
+                # a shorter step.
                 micro_batches = layout.ranks * layout.accumulation
                 weight = sum(counts[start : start + size]) * micro_batches / max(1, sum(counts))
                 scale = sum(counts) / (micro_batches * size)

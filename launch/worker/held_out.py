@@ -3,10 +3,11 @@ interpreter.
 
 `held_out_loss`: the bits per byte of a row's last answer, with its end, as it would be trained.
 `held_out_exact`: whether the model writes a short answer exactly, without sampling.
-`held_out_choice`: of a pair, whether the chosen answer is more likely than the rejected one.
+`held_out_choice`: whether the chosen answer of a pair is more likely than the rejected one.
 
-Rows that name a `task` become tasks of these names instead: whether the answer and its end are what
-the model writes without sampling, read from one pass, or of pairs which answer is more likely.
+Rows that name a `task` become tasks of these names instead. They measure whether the model would
+write the answer and its end without sampling, which one forward pass shows, or for pairs which
+answer is more likely.
 
 This file is copied beside the tasks, which call `bits`, `exact` and `most_likely`.
 """
@@ -19,7 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-BITS, EXACT = "bits", "exact_answers"  # metrics
+# The names of the metrics.
+BITS = "bits"
+EXACT = "exact_answers"
 ROWS = "held_out.jsonl"  # the rows, in a folder of tasks
 _SHORT = 200  # bytes of an answer that can be expected word for word
 _MOST_EXACT = 100  # rows whose answers are generated
@@ -106,7 +109,7 @@ def _write_own_tasks(folder: Path, docs: Sequence[Mapping[str, Any]], context: i
     short = []
     if not pairs:
         short = [doc for doc in docs if len(doc["text"].encode()) <= _SHORT][:_MOST_EXACT]
-    # An answer that is longer than this is another one.
+    # A longer answer can't be equal to any of the expected ones.
     max_tokens = 2 * max((doc["tokens"] for doc in short), default=0) + 8
     short = [doc for doc in short if doc["prompt_tokens"] + max_tokens <= context]
     exact_task = _EXACT.replace("TOKENS", str(max_tokens))

@@ -1,7 +1,7 @@
-"""The task of RLVR's held-out prompts for lm-evaluation-harness: what the run's own verifiers give a
-sampled answer. It is written, and scored, in the trainer's interpreter.
+"""The lm-evaluation-harness task of RLVR's held-out prompts: the run's own verifiers score a sampled
+answer. The task is written and scored in the trainer's interpreter.
 
-The answers are sampled as in training, and one that is cut off earns what it earned there.
+Answers are sampled as in training, and a truncated answer earns the reward that it earned there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RewardSpec:
     """How the held-out prompts of a run are answered and scored."""
 
     verifier: str  # the entry's option `verifier`
-    tokens: int  # of an answer at most: recipe.response_length
+    tokens: int  # maximum tokens of an answer: recipe.response_length
     temperature: float
 
 
@@ -71,7 +71,7 @@ class AnswerScorer:
         return reward
 
 
-_scorers: list[AnswerScorer] = []  # the last one scores; the harness calls a bare function
+_scorers: list[AnswerScorer] = []  # the last one scores, since the harness calls a bare function
 
 
 def score_answer(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
@@ -82,8 +82,8 @@ def score_answer(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, fl
 def write_reward_task(
     rows: Path, folder: Path, spec: RewardSpec, tokenizer: Any, context: int
 ) -> int:
-    """Write the task of the prompts that leave room for an answer in `context` tokens; return how
-    many are left out.
+    """Write the task of the prompts that leave room for an answer in `context` tokens; return the
+    number of the other prompts.
     """
     docs = []
     left_out = 0

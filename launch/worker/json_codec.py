@@ -1,10 +1,10 @@
-"""From a dataclass to JSON and back: for files, for what `--json` prints, and between two
+"""Converts dataclasses to JSON and back: for files, for what `--json` prints, and between two
 interpreters.
 
 A key is the field's name, without the underscore that ends a Python keyword's; a dataclass whose
 JSON has other names or computed values has `as_json`. A NaN or an infinity becomes null, and
-`NAME_text` keeps which it was. A file has one version, of the object that it holds. The trainer's
-interpreter imports this too.
+`NAME_text` keeps which it was. A file has one version number, that of the object that it holds. The
+trainer's interpreter imports this module too.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Field(NamedTuple):
     """A field of a dataclass."""
 
     name: str
-    key: str  # in JSON
+    key: str  # the key in JSON
     type: Any
     is_required: bool  # it has no default
 
@@ -162,6 +162,6 @@ def _parse_object(kind: Any, arguments: Sequence[Any], value: Mapping[str, Any],
 
 
 def _read(value: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key; of a number that is not finite the text is under another key."""
+    """Return the value of a key; a number that is not finite has its text under another key."""
     text = value.get(f"{key}_text")
     return float(text) if value[key] is None and text is not None else value[key]

@@ -16,7 +16,7 @@ from typing import Any
 from .json_codec import decode
 from .model_loading import load_model
 
-_FALLBACK_TOKENS = 64  # of the row that stands in where the run's own samples are unknown
+_FALLBACK_TOKENS = 64  # tokens of the row that is compared if the run's own samples are unknown
 
 
 @dataclass(frozen=True)

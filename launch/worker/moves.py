@@ -1,8 +1,8 @@
 """Where upstream has moved the files that this project knows by another name.
 
-This project keeps its names: of the trainers, of the files that patches and rules are about, and of
-the entries in run folders. `moves.json` has the path at the pin of each file that has moved; `python
--m maintain bump` writes it. The worker reads it, too.
+This project keeps its own names for trainers, for the files that patches and rules refer to, and for
+the entries of run folders. `moves.json` has the path at the pin of each file that has moved; `python
+-m maintain bump` writes it. The worker reads it too.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from functools import cache
 from pathlib import Path
 
 MOVES_FILE = Path(__file__).with_name("moves.json")
-# {name that upstream gives a trainer: its name here}. A trainer is chosen by either name, before the
-# files have moved too: docs/superpowers/specs/2026-08-05-backend-consolidation-design.md of upstream's
-# branch parity-confidence, part 2.
+# {upstream's future name of a trainer: its name here}. A user may choose a trainer by either name,
+# even before the files have moved. Upstream's names are in part 2 of
+# docs/superpowers/specs/2026-08-05-backend-consolidation-design.md, branch parity-confidence.
 UPSTREAM_NAMES: Mapping[str, str] = {
     "sft_deepspeed": "finetune",
     "sft": "olmo_core_finetune",
     "dpo_deepspeed": "dpo_tune_cache",
     "grpo_deepspeed": "grpo_fast",
 }
-_MOST_STATEMENTS = 12  # of a shim
-_MOST_BYTES = 8_000  # of a shim, its comments and licence included; a longer file is not parsed
+_MOST_STATEMENTS = 12  # maximum number of statements in a shim
+# Maximum size of a shim, with comments and licence; a longer file is not parsed.
+_MOST_BYTES = 8_000
 _MODULE = re.compile(r"open_instruct(?:[./])(\w+)(?:\.py)?")
 _FILE_NAME = re.compile(r"(\w+)\.py")
 
@@ -57,7 +58,7 @@ def known_name(file_name: str) -> str:
 
 
 def follow_shim(root: Path, path: str) -> str:
-    """Return the script that a file of a checkout stands for: itself, or what it only passes on to."""
+    """Return the script that a file of a checkout runs: itself, or the target of a shim."""
     try:
         if (root / path).stat().st_size > _MOST_BYTES:
             return path
@@ -71,7 +72,7 @@ def follow_shim(root: Path, path: str) -> str:
 
 
 def shim_target(source: str, own_name: str) -> str | None:
-    """Return the one script of open_instruct that a short file imports everything of or starts.
+    """Return the one open_instruct script that a short file star-imports or starts.
 
     Recognised are `from open_instruct.X import *`, `runpy.run_module("open_instruct.X")`,
     `runpy.run_path` and `os.exec*` or `subprocess` with the path of X. None is returned for a file

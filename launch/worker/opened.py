@@ -21,7 +21,8 @@ FileState = tuple[int, int, int, int, int]
 # How a process uses a file: the trainer loads it; a verifier imports it as a module, reads it, or
 # writes one that it has read.
 FileUse = Literal["load", "import", "read", "write"]
-# where transformers looks for a model's other chat templates (utils/hub.py, CHAT_TEMPLATE_DIR)
+# The folder with a model's additional chat templates (transformers/utils/hub.py,
+# CHAT_TEMPLATE_DIR).
 _TEMPLATES = "additional_chat_templates"
 
 
@@ -35,9 +36,9 @@ class UsedFile:
 
 
 def report_opened(paths: Iterable[Path], events: EventWriter) -> None:
-    """Send device, inode, bytes and the times of files that were just read.
+    """Send device, inode, size and times of files that were just read.
 
-    The first process of each machine does.
+    Only the first process of each machine sends them.
     """
     used = []
     for path in paths:
@@ -47,7 +48,7 @@ def report_opened(paths: Iterable[Path], events: EventWriter) -> None:
 
 
 def send_used(files: Iterable[UsedFile], events: EventWriter) -> None:
-    """Send files whose states a process has seen; the first process of each machine does."""
+    """Send files with the states that a process has seen, on the first process of each machine."""
     for file in files if events.is_first_of_machine else ():
         use = {} if file.use == "load" else {"use": file.use}
         events.emit("opened", path=file.path, state=file.state, **use)
@@ -64,7 +65,7 @@ def report_folder(source: object, events: EventWriter) -> None:
 
 
 def file_state(path: Path) -> FileState:
-    """Return what changes whenever a file does. Raises OSError."""
+    """Return the state of a file, which changes whenever the file does. Raises OSError."""
     return _state_of(path.stat())
 
 

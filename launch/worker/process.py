@@ -1,4 +1,4 @@
-"""Sets up a rank's own process: when it dies, its temporary folder, its GPU, who may inspect it."""
+"""Sets up a rank's process: its parent-death signal, temporary folder, GPU, and who may trace it."""
 
 from __future__ import annotations
 

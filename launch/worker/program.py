@@ -1,4 +1,6 @@
-"""Runs one rank: connect to the supervisor, patch, run the trainer, and report why it ended."""
+"""Runs one rank: connects to the supervisor, applies the patches, runs the trainer, and reports why
+it ended.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ class WorkerArguments:
     """The parsed command line of the worker."""
 
     patches: Mapping[str, str]  # id -> value
-    requested: Mapping[str, str]  # by key of STATE and EVIDENCE (expectations.py)
+    requested: Mapping[str, str]  # the keys are those of STATE and EVIDENCE (expectations.py)
     allowed: frozenset[str]  # ids of unmet expectations that only warn
     trainer: trainer.TrainerProgram
-    options: Mapping[str, str]  # of launch's own entry
+    options: Mapping[str, str]  # options of launch's own entry
 
 
 def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:

@@ -1,7 +1,7 @@
 """Renders every row with the chat template, to find those on which the template raises an error.
 
-A trainer ends at such a row, wherever it is in the data, and TRL's do so after they have loaded the
-model.
+A trainer fails at such a row, wherever it is in the data; TRL's trainers do so after they have
+loaded the model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MAX_REASON = 300  # characters of a template's reason
 class TemplateError:
     """The rows that can't be rendered, and the first of them."""
 
-    reason: str  # of the first row, in one line
-    dataset: int  # the number of its data set, and its own in there
+    reason: str  # why the first row can't be rendered, in one line
+    dataset: int  # the number of its data set; `row` is its number in there
     row: int
     rows: int  # number of rows that can't be rendered
     all_rows: int
@@ -60,7 +60,7 @@ class RowRenderer:
         return None
 
     def _conversations(self, row: Mapping[str, Any]) -> Iterator[tuple[Any, Any, bool]]:
-        """Yield what is rendered: messages, tools, and whether an answer is asked for."""
+        """Yield what is rendered: messages, tools, and whether a generation prompt is added."""
         tools = read_tools(row.get("tools"))
         if isinstance(row.get("messages"), list):
             yield row["messages"], tools, False
@@ -79,7 +79,7 @@ class RowRenderer:
 def find_template_error(
     data_sets: Sequence[Iterable[Mapping[str, Any]]], renderer: RowRenderer
 ) -> TemplateError | None:
-    """Render all rows of the data sets; return what the template raises, None if it does not."""
+    """Render all rows of the data sets; return the template's first error, None without one."""
     first: tuple[str, int, int, Mapping[str, Any]] | None = None
     raised = 0
     rows = 0
@@ -128,7 +128,7 @@ def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _describe(error: Exception) -> str:
-    """Return the first line of an error, with its kind where it is not the template's own."""
+    """Return the first line of an error, with its type if the template did not raise it itself."""
     lines = str(error).strip().splitlines()
     reason = lines[0].strip() if lines else ""
     kind = type(error).__name__

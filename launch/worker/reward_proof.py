@@ -1,7 +1,8 @@
 """Proves the verifiers of a run on its own rows, before a model is loaded.
 
 It runs in the trainer's interpreter. `main` takes a `ProofRequest`, calls the verifiers as the
-training will (launch/worker/verifiers.py), and prints a `ProofReport` as its last line. Proven is:
+training will (launch/worker/verifiers.py), and prints a `ProofReport` as its last line. It proves
+that
 
 - every row has a known verifier, a ground truth and a prompt that leaves room for the answer;
 - reference answers earn the maximum, and wrong, empty and malformed ones do not;
@@ -31,7 +32,7 @@ from .verifiers import (
 )
 from .wording import count_of
 
-ROWS = 200  # of each verifier, spread over the data
+ROWS = 200  # rows of each verifier that are proven, spread over the data
 _LIBRARIES = ("math_verify", "lm_eval", "immutabledict", "langdetect", "nltk")
 _SERVICES = (
     "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
@@ -44,8 +45,8 @@ class ProofRequest:
 
     verifier: str  # the entry's option `verifier`
     rows: Path  # a file of JSON lines: those of local data
-    datasets: tuple[tuple[str, str], ...]  # of the hub: id and split
-    model: str  # whose tokenizer counts the prompts' tokens; it may not be there yet
+    datasets: tuple[tuple[str, str], ...]  # id and split of each hub data set
+    model: str  # its tokenizer counts the tokens of prompts; it may not exist yet
     template: Path | None  # a file with the chat template
     response: int  # tokens
     upstream: bool = False  # rows name open-instruct's own verifiers
@@ -86,7 +87,7 @@ def _check_rows(
 ) -> None:
     unanswered = []
     for number, row in enumerate(rows, 1):
-        if all(map(is_own, option.verifiers)):  # they may judge an answer alone
+        if all(map(is_own, option.verifiers)):  # a user's function may need no ground truth
             break
         if row.get("ground_truth") in (None, "", []):
             unanswered.append(number)
@@ -96,7 +97,7 @@ def _check_rows(
     if BY_ROW not in option.verifiers:
         return
     known: Collection[str] = BUILT_IN
-    if upstream:  # which only warns, and gives 0 (ground_truth_utils.py:1275)
+    if upstream:  # upstream itself only warns, and gives 0 (ground_truth_utils.py:1275)
         try:
             known = upstream_verifiers().keys()
         except ImportError as error:
@@ -119,7 +120,7 @@ def _check_window(
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(request.model)
-    except OSError:  # it is not made yet, or of the hub, which this machine can't reach
+    except OSError:  # the model does not exist yet, or is on the hub, which can't be reached
         report.facts.append("prompts are counted when the model is there")
         return
     if request.template is not None:

@@ -1,8 +1,8 @@
 """Shows that the weights that sample completions are the ones that are trained.
 
-transformers samples with the trained tensors themselves: what ran has their storage. vLLM holds a
-copy, which TRL overwrites after each update: every tensor of it is compared with the one that was
-loaded into it.
+transformers samples with the trained tensors themselves, so that the modules that ran must have the
+storage of those tensors. vLLM holds a copy, which TRL overwrites after each update: every tensor of
+it is compared with the one that was loaded into it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from .in_vllm.launch_weights import EngineTensors, digest
 
-# Mean absolute difference of two log-probs of a token, in nats. Rounding to bf16 makes up to 0.016,
-# weights of before an update 0.61 and more (benchmarks/sampler.json).
+# The mean absolute difference of a token's two log-probs, in nats. Rounding to bf16 makes up to
+# 0.016, and the weights before an update 0.61 and more (benchmarks/sampler.json).
 MOST_LOGP_DIFFERENCE = 0.05
 
 
 @contextlib.contextmanager
 def record_parameters() -> Iterator[Mapping[int, int]]:
-    """Yield the addresses of the data of all parameters whose modules are called meanwhile, by the
-    parameters' ids.
+    """Record the data addresses of all parameters whose modules are called within the context, by
+    the parameters' ids.
     """
     from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -56,7 +56,7 @@ class EngineCopy:
     """How vLLM's copy of the weights compares with the trained ones."""
 
     loaded: int = 0  # tensors that TRL handed to vLLM
-    compared: int = 0  # those that vLLM holds whole; of the others it has a share or another form
+    compared: int = 0  # those that vLLM holds whole, not as a share or in another form
     different: list[str] = field(default_factory=list)  # the names of those that are not equal
 
     @property
@@ -78,11 +78,11 @@ class EngineCopy:
 
 @contextlib.contextmanager
 def record_engine(generation: Any) -> Iterator[EngineCopy]:
-    """Compare each tensor that TRL loads into vLLM meanwhile, as soon as it is loaded.
+    """Compare each tensor that TRL loads into vLLM within the context, as soon as it is loaded.
 
     `generation` is TRL's VLLMGeneration, with vLLM in this process. Its `sync_weights` loads one
-    tensor at a time (trl/generation/vllm_generation.py, `_iter_named_params`), so that the next one
-    is asked for when the last one is loaded. Nothing is gathered or merged for this.
+    tensor at a time (trl/generation/vllm_generation.py, `_iter_named_params`): when it requests the
+    next tensor, the last one is loaded. Nothing is gathered or merged for the comparison.
     """
     copy = EngineCopy()
     iterate = generation._iter_named_params
@@ -104,16 +104,16 @@ def record_engine(generation: Any) -> Iterator[EngineCopy]:
     try:
         yield copy
     finally:
-        del generation._iter_named_params  # the class's own is back
+        del generation._iter_named_params  # this restores the method of the class
 
 
 @contextlib.contextmanager
 def record_server(generation: Any) -> Iterator[EngineCopy | None]:
-    """Compare each tensor that TRL sends to vLLM's server meanwhile with what the server then holds.
+    """Compare each tensor that TRL sends to vLLM's server within the context with the server's copy.
 
-    Both sides compute a digest of it. Yields None where the server cannot: it was started without
-    `ServerWeights`. The value is complete when the context ends. Only the main process has a
-    connection to the server.
+    Both sides compute a digest of it. Yields None if the server was started without `ServerWeights`
+    and so can't compute one. The value is complete when the context ends. Only the main process has
+    a connection to the server.
     """
     client = getattr(generation, "vllm_client", None)
     copy = EngineCopy()
@@ -137,7 +137,7 @@ def record_server(generation: Any) -> Iterator[EngineCopy | None]:
     copy.loaded = len(sent)
     if not sent:
         return
-    held = _ask_digests(client, list(sent), [shape for shape, _ in sent.values()])
+    held = _request_digests(client, list(sent), [shape for shape, _ in sent.values()])
     for (name, (_, own)), other in zip(sent.items(), held, strict=True):
         if other is None or other[0] != str(dtype):
             continue
@@ -159,7 +159,7 @@ def _dtype_of(client: Any) -> Any:
     return getattr(torch, name.removeprefix("torch."))
 
 
-def _ask_digests(client: Any, names: list[str], shapes: list[list[int]]) -> list[Any]:
+def _request_digests(client: Any, names: list[str], shapes: list[list[int]]) -> list[Any]:
     """Return what the first worker of a server holds of each tensor: its type and digest, or None."""
     request = {"method": "launch_digests", "kwargs": {"names": names, "shapes": shapes}}
     answer = client._post(f"{client.base_url}/collective_rpc", json=request)

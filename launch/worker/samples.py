@@ -17,7 +17,7 @@ from .json_codec import decode, encode
 from .turns import answers_of, find_learnt, find_runs
 
 PAIR = ("chosen", "rejected")
-Place = tuple[int, int]  # of characters: first, behind the last
+Place = tuple[int, int]  # indices of characters: the first, and the one after the last
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class SamplesRequest:
 
     out: Path  # the file to write
     detail: int  # samples of each data set that are described token by token
-    rows: int | None  # of a hub data set; the others are read completely
-    # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
+    rows: int | None  # rows of a hub data set; the others are read completely
+    # The machine's folder of prepared data sets; HF_DATASETS_CACHE is the preview's own folder.
     hub_data: Path
     per_device: int  # samples of one micro batch
-    # the files of all rows of each data set, of which none may fail in the chat template; none for
-    # one whose rows are those that the trainer is given
+    # For each data set, the files with all its rows, which must all render in the chat template;
+    # empty if the rows that the trainer is given are all rows.
     whole: tuple[tuple[Path, ...], ...] = ()
     starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 
@@ -46,13 +46,13 @@ class TokenizedSide:
 
     name: str  # messages, chosen or rejected
     messages: Sequence[Mapping[str, Any]]
-    ids: Sequence[int]  # as the trainer trains on them, after truncation
-    # whether each token carries loss; None where the loss is not on tokens
+    ids: Sequence[int]  # the tokens that the trainer trains on, after truncation
+    # Whether each token carries loss; None if the loss is not on tokens.
     loss: Sequence[bool] | None
     tools: Any = None  # a list of definitions, or one in JSON
-    # positions that the trainer's batch masks although they are not padding
+    # The positions that the trainer's batch masks although they are not padding.
     hidden: Sequence[int] = ()
-    # ids and loss before truncation; None: those above, or nobody knows them of a side that is cut
+    # The ids and the loss before truncation; None if they equal those above, or are not known.
     whole: tuple[Sequence[int], Sequence[bool] | None] | None = None
     drops_tools: bool = False  # whether the trainer leaves the tools of the row out
     due: Sequence[int] | None = (
@@ -68,7 +68,7 @@ class SampleReport:
     tokenizer: Any
     template: str | None = None  # instead of the tokenizer's own
     samples: list[dict[str, Any]] = field(default_factory=list)
-    lengths: list[dict[str, Any]] = field(default_factory=list)  # of each data set
+    lengths: list[dict[str, Any]] = field(default_factory=list)  # the lengths of each data set
 
     def begin_dataset(self) -> None:
         self.lengths.append({"kept": [], "tokens": {}, "untruncated": {}, "loss": {}})
@@ -124,7 +124,7 @@ class SampleReport:
         text = str(rendered)
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         whole = list(encoded["input_ids"])
-        start = _find(list(side.ids), whole)
+        start = _find_part(list(side.ids), whole)
         contents = _find_contents(text, side.messages)
         answer = None
         learnt = None
@@ -140,7 +140,7 @@ class SampleReport:
             turns: list[int | None] = [None] * len(pieces)
         else:
             spans = encoded["offset_mapping"][start : start + len(side.ids)]
-            pieces = _cut(text, spans)
+            pieces = _split_by_token(text, spans)
             turns = [_turn_at(span, contents) for span in spans]
         return {
             "name": side.name,
@@ -243,15 +243,15 @@ def _describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _find(part: list[int], whole: list[int]) -> int | None:
+def _find_part(part: list[int], whole: list[int]) -> int | None:
     """Return where `part` starts in `whole`: its beginning or its end; None if it is neither."""
     if whole[: len(part)] == part:
         return 0
     return len(whole) - len(part) if whole[-len(part) :] == part else None
 
 
-def _cut(text: str, spans: Sequence[Place]) -> list[str]:
-    """Return the text of each token; of tokens that share a character the first has it."""
+def _split_by_token(text: str, spans: Sequence[Place]) -> list[str]:
+    """Return the text of each token; a character of several tokens belongs to the first of them."""
     pieces = []
     done = spans[0][0] if spans else 0
     for start, end in spans:
@@ -287,7 +287,7 @@ def _drops_calls(text: str, side: TokenizedSide, tools: Any) -> bool:
         for message in side.messages
         if message["role"] in ("tool", "environment")
     ]
-    # some templates write a result as JSON, with its quotes escaped
+    # Some templates write a result as JSON, with its quotes escaped.
     escaped = {part: json.dumps(part, ensure_ascii=False)[1:-1] for part in (*names, *results)}
     return any(part not in text and form not in text for part, form in escaped.items())
 

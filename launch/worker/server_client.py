@@ -1,7 +1,7 @@
 """Sends weights to a vLLM server that shares the trainer's GPU.
 
-TRL sends them through NCCL, which takes each GPU once in a group. A server that was started with
-`--weight-transfer-config '{"backend": "ipc"}'` takes handles of CUDA's instead.
+TRL sends them through NCCL, which accepts each GPU only once in a group. A server that was started
+with `--weight-transfer-config '{"backend": "ipc"}'` accepts CUDA IPC handles instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BACKEND = "ipc"
 
 
 def share_weights_by_handle() -> None:
-    """Have TRL's client send handles to a server that takes these, and else what it always sends."""
+    """Have TRL's client send IPC handles to a server that accepts them, and tensors to any other."""
     from trl.generation.vllm_client import VLLMClient
 
     @replaces(VLLMClient, "init_communicator")
@@ -38,7 +38,8 @@ def share_weights_by_handle() -> None:
         if not client.launch_shares_gpu:
             update(client, metadata, named_params)
             return
-        # as the method that is replaced (trl/generation/vllm_client.py, `update_named_params`)
+        # The method that is replaced does the same (trl/generation/vllm_client.py,
+        # `update_named_params`).
         if not client._updating_weights:
             client._start_weight_update()
         largest = max(math.prod(shape) * _item_size(dtype) for _, dtype, shape in metadata)

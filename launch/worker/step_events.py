@@ -16,7 +16,7 @@ from .evidence import trainer_objects
 # TRL's name of a metric -> the name in a step event
 _EVENT_NAMES = {
     "learning_rate": "lr",
-    # tokens of all ranks without padding, since this process started
+    # The tokens of all ranks without padding, since this process started.
     "num_tokens": "total_tokens",
     "rewards/accuracies": "rewards/accuracy",
     "rewards/margins": "rewards/margin",
@@ -36,7 +36,7 @@ class PaddedTokens:
 
         def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
             ids = named.get("input_ids")
-            # not a reference pass
+            # A reference pass does not train.
             if module.training and torch.is_grad_enabled() and ids is not None:
                 self._counted += ids.numel()
 
@@ -57,7 +57,7 @@ class PaddedTokens:
         return int(total)
 
 
-# how fast the evaluation was, which is not a result
+# The metrics of an evaluation's speed, which are not results.
 _RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")
 
 
@@ -69,7 +69,7 @@ def step_fields(step: int, logs: Mapping[str, Any], seconds: float) -> dict[str,
         if isinstance(value, (int, float))
     }
     fields = numbers | {"step": step, "seconds": seconds}
-    if "generation_seconds" in fields:  # of RLVR, where the rest of a step is its training
+    if "generation_seconds" in fields:  # only RLVR generates; the rest of its step is training
         training = fields["step_time"] - fields["generation_seconds"] - fields["verifier_seconds"]
         fields["training_seconds"] = max(0.0, training)
     if "total_tokens" in fields:
@@ -115,11 +115,12 @@ class StepEvents:
     def __init__(self, events: EventWriter, curves: Sequence[str] = ()) -> None:
         self._events = events
         self._curves = curves  # the names of several validation sets
-        self._by_set: dict[str, Any] = {}  # what was measured on those of this evaluation
+        # The metrics of the sets evaluated so far, in this evaluation.
+        self._by_set: dict[str, Any] = {}
         self._padded_tokens = PaddedTokens()
-        # when the last step was logged; the time of an evaluation belongs to no step
+        # The time of the last logged step; the time of an evaluation belongs to no step.
         self._logged_at = time.perf_counter()
-        # the fields of the step that is being evaluated
+        # The fields of the step that is being evaluated.
         self._evaluated_step: dict[str, Any] | None = None
 
     def on_train_begin(
@@ -153,11 +154,11 @@ class StepEvents:
         for curve in self._curves:
             if f"eval_{curve}_loss" in logs:
                 self._by_set |= name_by_set(logs, curve)
-        # the Trainer's summary at the end has neither
+        # The Trainer's summary at the end has neither a loss nor an evaluation.
 
     def _take_step(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any]) -> None:
         """Send a step, or keep its fields until it is evaluated."""
-        tokens_padded = self._padded_tokens.take(args.device)  # on every rank
+        tokens_padded = self._padded_tokens.take(args.device)  # every rank must call this
         if not state.is_world_process_zero:
             return
         previous = self._logged_at
@@ -227,7 +228,7 @@ def early_stop(events: EventWriter, patience: int) -> Any:
         """Every rank decides the same: the logged losses are gathered from all ranks."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self._decide(state, control)  # a run that resumes from where it stopped
+            self._decide(state, control)  # a resumed run may have to end at once
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._decide(state, control)

@@ -14,9 +14,9 @@ from typing import Any
 
 from .moves import known_name
 
-_MOST_ERRORS = 4  # of a chain: the root, and the outermost ones
-_MOST_PACKAGES = 6  # of each
-_MESSAGE_BYTES = 600  # of each, as JSON: an event has one page for all of them
+_MOST_ERRORS = 4  # exceptions of a chain that are sent: the root, and the outermost ones
+_MOST_PACKAGES = 6  # packages that are sent of each exception
+_MESSAGE_BYTES = 600  # of each message, as JSON: one event has all of them
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class TrainerProgram:
     """The trainer to run, and its command-line arguments."""
 
     script: str | None  # a path; None for launch's own entry
-    module: str | None  # whose flags launch's own entry takes; None for a script
+    module: str | None  # the module whose flags launch's own entry takes; None for a script
     flags: tuple[str, ...]
-    template_file: str | None = None  # of the chat template that a patch or an option sets
+    template_file: str | None = None  # the chat template that a patch or an option sets
 
     @property
     def script_name(self) -> str:
@@ -101,7 +101,8 @@ def error_chain(error: BaseException) -> list[dict[str, Any]]:
 def _find_chain(error: BaseException) -> list[tuple[BaseException, bool]]:
     """Return the exceptions that Python prints, the root first, and whether each was handled.
 
-    An exception was led to by its `__cause__`, else by its `__context__` unless that is suppressed.
+    The predecessor of an exception is its `__cause__`, else its `__context__` unless that is
+    suppressed.
     """
     chain: list[tuple[BaseException, bool]] = []
     current: BaseException | None = error

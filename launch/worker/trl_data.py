@@ -54,7 +54,7 @@ def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script
     """Load several data sets, and return their rows in order as one, under the split's name in
     `script`.
 
-    What is held out is one data set, too, or one for each curve, by its name.
+    The held-out rows are one data set too, or one for each curve, by its name.
     """
     from datasets import load_dataset
 
@@ -150,7 +150,7 @@ def join_rows(parts: Sequence[Any]) -> Any:
 def _align_turns(parts: Sequence[Any]) -> list[Any]:
     """Return parts whose tools are JSON texts and whose turns are JSON values, where they differ.
 
-    A file's objects have the keys of all its rows, and two files may have others.
+    All objects of a file have the keys of all its rows, and two files may have different keys.
     """
     from datasets import Features, Value
 
@@ -322,7 +322,7 @@ def split_rows(rows: Any, share: float) -> tuple[list[int], list[int]]:
 
 
 def hash_row(content: bytes) -> int:
-    """Return 64 bits."""
+    """Return a hash of 64 bits."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
 
 

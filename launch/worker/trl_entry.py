@@ -25,13 +25,13 @@ from .trainer import TrainerProgram
 from .trl_options import TRL, VerifierOption
 from .trl_trainer import EntryError, entry_class
 
-# the script whose flags are taken -> the names of its dataclass and its trainer
+# {script whose flags are taken: (name of its dataclass, name of its trainer)}
 SCRIPTS = {
     "trl.scripts.sft": ("SFTConfig", "SFTTrainer"),
     "trl.scripts.dpo": ("DPOConfig", "DPOTrainer"),
     "trl.scripts.grpo": ("GRPOConfig", "GRPOTrainer"),
 }
-# trl/trainer/dpo_trainer.py:570: these need device_map=None
+# These need device_map=None (trl/trainer/dpo_trainer.py:570).
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")
 
 
@@ -62,7 +62,7 @@ def main(
     script = job.script
     args = job.args
     trainer = _build(job)
-    # packed rows are not samples, and a stream has no end that could be read here
+    # Packed rows are not samples, and the rows of a stream can't be counted.
     has_lengths = not getattr(args, "packing", False) and not script.dataset_streaming
     if "lengths" in options and events.rank == 0 and has_lengths:
         write_lengths(Path(options["lengths"]), trainer.train_dataset, events)
@@ -178,7 +178,7 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
         "peft_config": adapter,
     }
     if "continue_adapter" in job.options:
-        # the trainer gets a model that is loaded, and refuses settings of loading one
+        # The trainer gets a loaded model, with which it refuses settings of loading one.
         arguments["model"] = _load_adapter(model.model_name_or_path, quantization, adapter, args)
         arguments["quantization_config"] = None
         arguments["peft_config"] = None
@@ -294,7 +294,7 @@ def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: 
         settings["device_map"] = None
     base = create_model_from_path(config.base_model_name_or_path, **settings)
     plugin = args.deepspeed_plugin
-    # as TRL for a new adapter: ZeRO-3 needs one type (trl/trainer/sft_trainer.py:844)
+    # ZeRO-3 needs one type, as for a new adapter in TRL (trl/trainer/sft_trainer.py:844).
     one_type = plugin is not None and plugin.zero_stage == 3 and quantization_config is None
     return PeftModel.from_pretrained(
         base, model, is_trainable=True, autocast_adapter_dtype=not one_type
@@ -309,7 +309,7 @@ def _count_of(name: str, options: Mapping[str, str]) -> int:
 
 
 def _ignore_bias_buffers(model: Any) -> None:
-    """As trl/scripts/dpo.py:110-116."""
+    """Have DDP ignore boolean buffers, as trl/scripts/dpo.py:110-116 does."""
     import torch
 
     names = [name for name, buffer in model.named_buffers() if buffer.dtype == torch.bool]

@@ -1,5 +1,5 @@
-"""What a plan knows of the entry over TRL: its version, its options, and what is in the values of
-those in JSON.
+"""The entry over TRL as a plan sees it: TRL's version, the entry's options, and the dataclasses of
+the options that take JSON.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-TRL = "1.16"  # the version that the entry was written for; any patch release of it
+TRL = "1.16"  # the minor version that the entry was written for
 
 
 @dataclass(frozen=True)
 class EntryOption:
-    """What the entry does on request, in addition to the trainer's own flags."""
+    """An option of the entry, in addition to the trainer's own flags."""
 
     meaning: str
     takes_value: bool = True
 
 
-# values of the option `learns`
-LEARNS_LAST, LEARNS_MARKED, LEARNS_TEXT = "last", "marked", "text"
+# The values of the option `learns`.
+LEARNS_LAST = "last"
+LEARNS_MARKED = "marked"
+LEARNS_TEXT = "text"
 
 OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
     {
@@ -29,7 +31,7 @@ OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
             "learns the last answer of each row, those that the rows mark, or plain text"
         ),
         "validation": EntryOption("holds out this share of data that launch has not split itself"),
-        # after the validation rows are held out, since it may repeat rows
+        # The subset is taken after the validation rows are held out, since it may repeat rows.
         "subset": EntryOption(
             "trains on this share or number of rows: those that open-instruct would take"
         ),
@@ -57,7 +59,7 @@ OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
     }
 )
 
-# for validation: a share as it is loaded; a split of the folder; nothing
+# The source of the validation rows: a share that the entry splits off, a staged split, or none.
 HoldsOut = Literal["split", "staged", "none"]
 
 
@@ -67,14 +69,14 @@ class MixturePart:
 
     name: str  # a hub id, or a folder
     split: str
-    share: str  # of its rows, with a point
+    share: str  # share of its rows, with a decimal point
     holds_out: HoldsOut
-    # of a validation set of its own: its share of the rows, and the name of its metrics
+    # The share of the rows in a validation set of its own, and the name of that set's metrics.
     validation: str | None = None
     curve: str | None = None
 
 
-# the verifier in the option `verifier`: each row names its own in the column `dataset`
+# This name in the option `verifier` means that each row names its verifier in the column `dataset`.
 BY_ROW = "rows"
 
 
@@ -83,9 +85,9 @@ class VerifierOption:
     """The value of the option `verifier`."""
 
     verifiers: Mapping[str, float]  # name -> weight
-    seconds: float  # of a call
+    seconds: float  # time limit of a call
     window: int  # tokens of a prompt and its response
-    # of a completion without an end; None: the verifiers score it
+    # The reward of a completion without an end token; None means that the verifiers score it.
     truncated_reward: float | None = None
 
     def names_in(self, datasets: Iterable[object]) -> dict[str, float]:

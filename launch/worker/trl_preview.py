@@ -22,7 +22,9 @@ from .trl_options import LEARNS_TEXT, MixturePart
 from .trl_trainer import EntryError, entry_class
 from .turns import choose_answers
 
-_SPLITS = "bfd_split"  # packs what is longer than a row in pieces, and cuts nothing off
+_SPLITS = (
+    "bfd_split"  # the packing that splits long samples into several rows, and cuts nothing off
+)
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
 
@@ -90,7 +92,7 @@ def _preview_class(
     from transformers import Trainer
 
     class Ending(Trainer):  # type: ignore[misc]
-        """Comes after TRL's classes: what these would build transformers' Trainer with."""
+        """Takes the place of transformers' Trainer below TRL's classes, and ends the process."""
 
         def __init__(self, *, data_collator: Any, **_: Any) -> None:
             _check_columns(self.prepared.column_names, base.__name__)
@@ -99,7 +101,7 @@ def _preview_class(
 
     base = job.trainer
     args = job.args
-    limited = copy.copy(args)  # as requested, before flattening takes the length away
+    limited = copy.copy(args)  # a copy with the requested length, which flattening removes
     whole = copy.copy(args)
     whole.max_length = None
     whole.shuffle_dataset = False

@@ -38,9 +38,9 @@ from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
 from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess
 
-PROMPTS_SAMPLED = 32  # of the start model, before the first update
+PROMPTS_SAMPLED = 32  # prompts that the start model answers before the first update
 MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end
-REFERENCE = {True: "starting model", False: "none"}  # by whether recipe.kl_beta is above 0
+REFERENCE = {True: "starting model", False: "none"}  # the key is whether recipe.kl_beta is above 0
 _RECORDED = 10  # prompts whose completions are recorded at the start, in the middle and at the end
 
 _Trainer: Any = object  # TRL's trainer takes its place when `rlvr_class` joins the two
@@ -72,9 +72,9 @@ class Scorer:
         )
         self._option = option
         self._events = events
-        # the tokens that end a completion; they are known once the trainer has its model
+        # The tokens that end a completion, which are known once the trainer has its model.
         self.end_ids: frozenset[int] = frozenset()
-        # for each verifier, the scores of the completions that were scored last
+        # The scores of each verifier for the completions that were scored last.
         self.returned: list[list[float | None]] = []
 
     def reward_functions(self) -> list[Callable[..., list[float | None]]]:
@@ -112,7 +112,7 @@ class Scorer:
         option = self._option
         if not option.judges(name, row):
             return VerifierOutcome(None)
-        # as upstream's `non_stop_penalty_value`
+        # Upstream's `non_stop_penalty_value` does the same.
         if option.truncated_reward is not None and self.end_ids.isdisjoint(ids[-1:]):
             return VerifierOutcome(option.truncated_reward)
         return self.process.score(VerifierCall(name, prompt, text_of(completion), row, list(ids)))
@@ -125,7 +125,7 @@ class Scorer:
     ) -> None:
         """Log how long a verifier took and how often it failed, and warn of failures."""
         seconds = sum(outcome.seconds for outcome in outcomes)
-        # TRL averages over the functions, and over the ranks
+        # TRL averages the metric over the functions and over the ranks.
         log_metric("verifier_seconds", seconds * len(self.weights))
         calls = [outcome for outcome in outcomes if outcome.seconds]
         for outcome in calls:
@@ -171,8 +171,8 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
     def sample(self) -> dict[str, float]:
         """Record completions; judge them where they are the start model's.
 
-        A reward that never differs teaches nothing, nor do answers without an end. Returns no
-        metrics of the step (see `launch.worker.trl_samples.sampling_class`).
+        Nothing can be learned from rewards that are all equal, or from answers without an end.
+        Returns no metrics of the step (see `launch.worker.trl_samples.sampling_class`).
         """
         if self.state.global_step:
             self._sample(_RECORDED)
@@ -264,7 +264,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         result = super().train(*arguments, **options)
-        # the steps of one generation, whose weights are those of its first step
+        # The number of steps that train on one generation, which the weights of its first step made.
         generated = self.args.steps_per_generation * self.num_iterations
         steps = math.ceil(generated / self.args.gradient_accumulation_steps)
         self._pending.leave_unproven(is_too_short=self.state.max_steps <= max(FEW_STEPS, steps))
@@ -292,7 +292,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
         with record(self.vllm_generation) as engine:
             result = self._generate_timed(*arguments, **options)
         found = (engine.value, engine.how) if engine is not None else None
-        if is_server:  # the main process has asked it
+        if is_server:  # only the main process has compared the server's weights
             found = self._from_main_process(found)
         if found is not None:
             self._pending.show("sampler_weights", *found)
@@ -387,7 +387,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
     def _show_rewards(self, rewards: Any) -> None:
         """Compare the rewards of this rank, a tensor (samples, verifiers), with the verifiers'."""
-        returned = [_with_nan(scores) for scores in self._scorer.returned]
+        returned = [_none_to_nan(scores) for scores in self._scorer.returned]
         is_same = len(returned) == rewards.shape[1] and rewards.allclose(
             rewards.new_tensor(returned).T, equal_nan=True
         )
@@ -430,5 +430,5 @@ def _empty_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     return empty
 
 
-def _with_nan(scores: Sequence[float | None]) -> list[float]:
+def _none_to_nan(scores: Sequence[float | None]) -> list[float]:
     return [math.nan if score is None else score for score in scores]

@@ -16,8 +16,8 @@ from .channel import EventWriter
 from .generating import encode, write_answer
 
 _PROMPTS = 3
-_ROWS_SEARCHED = 100  # for these prompts
-_TOKENS = 128  # of an answer at most
+_ROWS_SEARCHED = 100  # rows that are searched for prompts
+_TOKENS = 128  # maximum number of tokens of an answer
 _TEXT = 600  # characters of a recorded prompt or completion
 
 
@@ -32,8 +32,9 @@ def send_completion(
 
 
 def find_prompts(rows: Any, tokenizer: Any, longest: int) -> list[Any]:
-    """Return the first conversations, without their last answers, of up to `longest` tokens; none
-    of bare texts.
+    """Return the first conversations of up to `longest` tokens, without their last answers.
+
+    Rows of plain text have none.
     """
     prompts: list[Any] = []
     for row in islice(rows, _ROWS_SEARCHED):
@@ -63,8 +64,9 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
     """Return a subclass of `entry` (see `launch.worker.trl_trainer.entry_class`) that calls
     `sample(trainer)`.
 
-    Before the first step, after each `every` steps, without it in the middle, and after the last
-    one. It leaves the training's random numbers as they are, and returns metrics of the step.
+    It is called before the first step, after each `every` steps (without `every`: in the middle),
+    and after the last step. `sample` must not change the training's random numbers, and returns
+    metrics of the step.
     """
 
     class SamplingTrainer(entry):  # type: ignore[misc]
@@ -93,8 +95,8 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
 def answer_prompts(
     trainer: Any, prompts: Sequence[Sequence[Mapping[str, str]]], events: EventWriter
 ) -> dict[str, float]:
-    """Send answers with the most likely token each time; all ranks generate, since a shard of the
-    weights may be on each.
+    """Send answers that are generated greedily, on all ranks, since each may hold a shard of the
+    weights.
     """
     import torch
     from trl.models.utils import unwrap_model_for_generation

@@ -12,7 +12,7 @@ from .trl_options import LEARNS_LAST, LEARNS_MARKED
 from .turns import choose_answers, keep_answers
 
 _SHOWN = 60  # characters of a row in an error
-_Trainer: Any = object  # TRL's trainer takes its place when `entry_class` joins the two
+_Trainer: Any = object  # `entry_class` puts one of TRL's trainers in its place
 
 
 class EntryError(RuntimeError):
@@ -20,26 +20,26 @@ class EntryError(RuntimeError):
 
 
 class EntryTrainer(_Trainer):  # type: ignore[misc]
-    """What launch changes in TRL's trainers; `entry_class` joins the two.
+    """The methods of TRL's trainers that launch overrides; `entry_class` makes the subclass.
 
     Flattening: SFTTrainer refuses `padding_free` with a length, because its collator would ignore
-    it (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it otherwise, when
-    the data is prepared. `truncates` is then true, and the trainer is built without a length.
+    it (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it in other cases,
+    when the data is prepared. `truncates` is then true, and the trainer is built without a length.
 
-    Learning some answers: the rows are prepared twice. The first time they are tokenised, and the
-    labels of the other answers are masked; the second time TRL finds tokens and labels, which it
+    Training on some answers: the rows are prepared twice. The first time they are tokenised, and
+    the labels of the other answers are masked; the second time TRL gets tokens and labels, which it
     truncates and packs.
 
-    Resuming: transformers checks for the end only after a step (trainer.py:1963), so that a run
-    which resumes from the checkpoint of its last step would train one more.
+    Resuming: transformers looks for the last step only after a step (trainer.py:1963), so that a
+    run which resumes from the checkpoint of its last step would train one more.
 
     The last evaluation: the model is saved before it, since an evaluation can fail. It is saved
     again if the best checkpoint takes its place.
 
-    Several validation sets: each has its losses, and `eval_loss` is their mean over the rows.
+    Several validation sets: each has a loss, and `eval_loss` is their mean over the rows.
 
-    Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside
-    autocast.
+    Adapters: `skips_input_casts` says when PEFT's casts are left out. Evaluation and saving keep
+    them, because they may run outside autocast.
     """
 
     truncates: bool
@@ -48,11 +48,11 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
     _events: EventWriter
     control: Any  # transformers' TrainerControl
     _skips_casts: bool | None = None  # not known before the first step
-    _micro_batch: contextlib.ExitStack  # what holds until the current micro batch is trained
+    _micro_batch: contextlib.ExitStack  # it is closed after each micro batch
     _saved: tuple[int, bool] | None = None  # the step, and whether its weights are the last ones
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
-        if "train" in more:  # else it is the data of the validation
+        if "train" in more:  # other calls prepare validation data
             self._events.begin("tokenize")
         if self.truncates:
             args = copy.copy(args)
@@ -62,8 +62,10 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
         return super()._prepare_dataset(dataset, processing_class, args, *more)
 
     def prepare_whole(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
-        """Return the rows of SFT tokenised at their whole length, with the labels of what is learnt:
-        TRL learns all answers, and takes labels that are there as they are (sft_trainer.py:1412).
+        """Return SFT's rows tokenised at their whole length, with the labels of what is learnt.
+
+        TRL itself trains on all answers, but keeps labels that the rows already have
+        (sft_trainer.py:1412).
         """
         whole = copy.copy(args)
         whole.max_length = None
@@ -84,8 +86,8 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
     def training_step(self, *arguments: Any, **options: Any) -> Any:
         """Run a micro batch forward and backward, without PEFT's casts from the loss on.
 
-        With checkpointing the backward pass repeats the casts, so they stay left out until its end.
-        Before the loss they are kept: what is generated for it runs outside autocast.
+        With checkpointing the backward pass would repeat the casts, so they stay left out until its
+        end. Before the loss they are kept, because completions are generated outside autocast.
         """
         if self._skips_casts is None:
             self._skips_casts = skips_input_casts(self.model, self.accelerator)
@@ -107,15 +109,15 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
         if self.is_in_train and self.state.global_step >= self.state.max_steps:
             self.save_after_training()
         measured = super().evaluate(*arguments, **options)
-        # with several sets, the Trainer calls this method for each of them by its name
+        # With several sets, the Trainer calls this method for each of them by its name.
         is_of_all = not arguments and "eval_dataset" not in options
         if is_of_all and isinstance(self.eval_dataset, dict):
             measured = self._add_mean(measured)
         return measured
 
     def _add_mean(self, measured: dict[str, Any]) -> dict[str, Any]:
-        """Return what was measured on all sets with `eval_loss`, the mean over their rows, by which
-        the best checkpoint is chosen. Callbacks are given it as after the evaluation of one set.
+        """Return the metrics of all sets with `eval_loss`, the mean over their rows, by which the
+        best checkpoint is chosen. Callbacks get it as they do after the evaluation of one set.
         """
         rows = {name: len(data) for name, data in self.eval_dataset.items()}
         total = sum(measured[f"eval_{name}_loss"] * count for name, count in rows.items())
@@ -161,7 +163,7 @@ def label_answers(rows: Any, tokenizer: Any, args: Any, learns: str) -> Any:
 
 
 def _mask_others(row: Any, tokenizer: Any, learns: str) -> dict[str, Any]:
-    """Return the labels of a row without those of the answers that are not to be learnt."""
+    """Return the labels of a row, masked for the answers that are not to be learnt."""
     messages = row["messages"]
     kept = choose_answers(row, learns)
     try:

@@ -1,18 +1,20 @@
-"""Which answers of a conversation the labels of its tokens learn, and how some of them are left out."""
+"""Finds which answers of a conversation are learnt from its labels, and masks the labels of others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .answers import answer_parts, decode, is_held, round_trip, squeeze
+from .answers import answer_parts, contains_text, decode, round_trip, squeeze
 from .columns import MASKED
 from .trl_options import LEARNS_LAST
 
-TRAINED_TURNS = "trained_turns"  # the staged column that says of each message whether it is learnt
+TRAINED_TURNS = "trained_turns"  # the staged column with a boolean for each message: is it learnt?
 
 Message = Mapping[str, Any]
-Run = tuple[int, int]  # of tokens that carry loss: first, behind the last
+Run = tuple[
+    int, int
+]  # a run of tokens that carry loss: its first index, and the one after its last
 
 
 def choose_answers(row: Mapping[str, Any], learns: str) -> list[int]:
@@ -51,11 +53,11 @@ def keep_answers(
     labels: Sequence[int],
     kept: Sequence[int],
 ) -> list[int]:
-    """Return the labels of a whole row, all of whose answers are learnt, with those of the answers
-    that are not `kept` masked.
+    """Mask the labels of the answers that are not in `kept`, and return all labels of the row.
 
-    Each run of labels is an answer, in the order of the messages. Raises ValueError where they are
-    not as many, or where a text stands in the run of another answer.
+    The row is whole and its `labels` are those of all answers: each run of labels is one answer, in
+    the order of the messages. Raises ValueError if there are more or fewer runs than answers, or if
+    an answer is in the run of another one.
     """
     answers = answers_of(messages)
     runs = find_runs([label != MASKED for label in labels])
@@ -65,8 +67,8 @@ def keep_answers(
     chosen = list(labels)
     for number, (start, end), text in zip(answers, runs, texts, strict=True):
         content = _read_content(tokenizer, messages[number])
-        is_elsewhere = any(is_held(other, content) for other in texts)
-        if not is_held(text, content) and is_elsewhere:
+        is_elsewhere = any(contains_text(other, content) for other in texts)
+        if not contains_text(text, content) and is_elsewhere:
             raise ValueError(f"turn {number + 1} is not the answer that the chat template marks")
         if number not in kept:
             chosen[start:end] = [MASKED] * (end - start)
@@ -80,15 +82,16 @@ def find_learnt(
     loss: Sequence[bool],
     tools: Any = None,
 ) -> list[int | None]:
-    """Return the number of the message that each run of tokens with loss is the answer of, by its
-    decoded text and by that of all tokens before it; None for a run that is none.
+    """Return, for each run of tokens with loss, the number of the message that it is the answer of.
 
-    Where these fit several answers, such as letters that the template has, too, it is the one
-    before which the template writes as much text. `tools` are those of the conversation.
+    The answer is found by the decoded text of the run and by that of all tokens before it; None is
+    returned for a run that is not an answer. Where several answers fit, for example single letters
+    that occur in the template too, the one is taken before which the template writes as much text
+    as stands before the run. `tools` are those of the conversation.
     """
     rendered = squeeze(decode(tokenizer, ids))
     contents = [squeeze(_read_content(tokenizer, message)) for message in messages]
-    # what the template leaves out, or writes in another way, is not looked for
+    # The content of a turn that the template omits or rewrites can't be found.
     known = [content if content in rendered else "" for content in contents]
     learnt: list[int | None] = []
     for start, end in find_runs(loss):
@@ -99,7 +102,7 @@ def find_learnt(
         for number in answers_of(messages):
             content = contents[number]
             is_text = content in text or (is_cut and bool(text) and content.startswith(text))
-            if is_text and _follow(known[:number], before):
+            if is_text and _occur_in_order(known[:number], before):
                 candidates.append(number)
         if len(candidates) > 1:
             written = {n: _count_before(tokenizer, messages, tools, n) for n in candidates}
@@ -126,8 +129,8 @@ def _count_before(tokenizer: Any, messages: Sequence[Message], tools: Any, numbe
     return len(squeeze(text))
 
 
-def _follow(contents: Sequence[str], text: str) -> bool:
-    """Whether a text has all contents, one behind another."""
+def _occur_in_order(contents: Sequence[str], text: str) -> bool:
+    """Whether a text contains all contents, one after the other."""
     cursor = 0
     for content in contents:
         place = text.find(content, cursor)
@@ -138,8 +141,8 @@ def _follow(contents: Sequence[str], text: str) -> bool:
 
 
 def _read_content(tokenizer: Any, message: Message) -> str:
-    """Return the text of a turn as its tokens are decoded, without thinking that templates take off;
-    "" for a turn of several parts, or without a text.
+    """Return the text of a turn as its tokens are decoded, without the reasoning that templates
+    remove; "" for a turn of several parts, or without a text.
     """
     parts = answer_parts(message) if message["role"] == "assistant" else [message.get("content")]
     text = parts[0] if len(parts) == 1 else ""

@@ -15,14 +15,14 @@ from .wording import count_of
 
 _SHOWN = 3  # failing rows in a message
 _WRONG_ROWS = 20  # rows that are given another row's answer
-_WIDEST = 60  # characters of an answer in a message
+_MAX_WIDTH = 60  # characters of an answer in a message
 _WRONG = "I do not know."
 _MALFORMED = "\\boxed{\\frac{$$ <answer> [[ {\x00 \ud7ff"
-# What is wrong with a user's function, where it is known what to do about it.
-TEXTS = "texts"  # it takes a completion for a text, and gets a list of messages
+# Faults of a user's function for which there is a cure.
+TEXTS = "texts"  # it expects a completion as text, and gets a list of messages
 CONSTANT = "constant"  # it gives the same to every answer
-FORM = "form"  # it may reward a form alone, as a shaping reward does
-# Answers that have broken verifiers: two results, a long number, an expression that takes for ever.
+FORM = "form"  # it may reward only the form of an answer, as a shaping reward does
+# Answers that have broken verifiers: two results, a long number, an expression that never ends.
 _ADVERSARIAL = (
     ("two boxes", "\\boxed{1} or \\boxed{2}"),
     ("10,000 digits", "\\boxed{" + "7" * 10_000 + "}"),
@@ -35,10 +35,10 @@ class ProofReport:
     """The result of a proof: the verifiers are proven if there is no problem."""
 
     problem: str | None = None
-    fault: str | None = None  # of a user's function: TEXTS, CONSTANT, FORM, or another one
+    fault: str | None = None  # a fault of a user's function: TEXTS, CONSTANT, FORM, or another one
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
-    # the user's files that the verifiers have imported or read, and not written
+    # The user's files that the verifiers have imported or read, but not written.
     files: list[str] = field(default_factory=list)
 
 
@@ -46,13 +46,13 @@ class ProofReport:
 class _Reference:
     """A reference answer and its score."""
 
-    number: int  # of the row, from 1
+    number: int  # the number of the row, from 1
     row: Mapping[str, Any]
     answer: str
     score: float
 
     def describe(self) -> str:
-        truth = str(self.row.get("ground_truth") or self.answer)[:_WIDEST]
+        truth = str(self.row.get("ground_truth") or self.answer)[:_MAX_WIDTH]
         return f"row {self.number}, {truth!r}: {self.score:g}"
 
 
@@ -70,8 +70,8 @@ class VerifierProof:
     def prove(self) -> str | None:
         """Prove the verifier, and add what was found to the report.
 
-        Returns a sentence about a function of the user that gives another row's answer what it
-        gives the right one, so that it judges only an answer's form. Raises VerifierError.
+        Returns a sentence about a user's function that gives another row's answer the same score as
+        the right one, and so judges only the form of an answer. Raises VerifierError.
         """
         try:
             return self._prove()
@@ -109,8 +109,10 @@ class VerifierProof:
         return form
 
     def _score_references(self) -> list[_Reference]:
-        """Score the reference answers; a row without one gets an answer that is wrong, or of a
-        user's function one that repeats the prompt.
+        """Score the reference answers.
+
+        A row without one gets a wrong answer, or, for a user's function, one that repeats the
+        prompt.
         """
         references = []
         for number, row in self.rows:
@@ -127,7 +129,7 @@ class VerifierProof:
         """Return the scores of answers that must not earn the maximum, by their kind."""
         _, row = self.rows[0]
         scores = {"an empty answer": [self._call(row, "", "an empty answer")]}
-        # a verifier of instructions compares with no ground truth
+        # A verifier of instructions does not compare the answer with a ground truth.
         if "ifeval" not in self.quoted:
             scores["a malformed answer"] = [self._call(row, _MALFORMED, "a malformed answer")]
             scores["{} of {} wrong answers"] = self._score_wrong(references)
@@ -146,7 +148,7 @@ class VerifierProof:
                 lines.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
 
     def _refuse_constant(self, count: int) -> None:
-        """Refuse a function that gives the same to all answers, `count` references among them."""
+        """Refuse a function that gives all answers the same score; `count` of them are references."""
         if len(self._scores) == 1:
             (score,) = self._scores
             answers = f"right ones ({count_of(count, 'reference answer')}) and wrong ones"
@@ -156,7 +158,7 @@ class VerifierProof:
             raise VerifierError(message, CONSTANT)
 
     def _report_unproven(self) -> None:
-        """Warn that there is no answer of which it is known that it has to earn the most."""
+        """Warn that no answer is known to deserve the maximum."""
         low = min(self._scores)
         high = max(self._scores)
         self.report.warnings.append(
@@ -165,7 +167,7 @@ class VerifierProof:
         )
 
     def _takes_texts(self) -> bool:
-        """Return whether a user's function scores texts, where it gets lists of messages.
+        """Return whether a user's function expects texts, although it gets lists of messages.
 
         It then fails on messages or scores them all alike, and scores texts without failing.
         """
@@ -207,14 +209,15 @@ class VerifierProof:
         )
 
     def _check_unearned(self, unearned: Mapping[str, Sequence[float]], best: float) -> str | None:
-        """Refuse a verifier that gives the maximum to what is no answer.
+        """Refuse a verifier that gives the maximum to empty, malformed or wrong answers.
 
-        Returns the sentence about a user's function that gives it only to answers of other rows.
+        For a user's function that gives it only to answers of other rows, the sentence about this
+        is returned instead.
         """
         accepted = []
         for kind, scores in unearned.items():
             passing = sum(score >= best for score in scores)
-            # two rows may well have the same answer in another form
+            # Two rows may have the same answer in different forms.
             if passing * 2 > len(scores):
                 accepted.append(kind.format(passing, len(scores)))
         sentence = f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do"
@@ -225,7 +228,7 @@ class VerifierProof:
 
     @property
     def quoted(self) -> str:
-        """The name of a built-in verifier, the function's of an own one."""
+        """The name of a built-in verifier, or that of a user's function."""
         return f"`{self.name.rpartition(':')[2]}`"
 
     def _score_wrong(self, references: Sequence[_Reference]) -> list[float]:
@@ -246,12 +249,12 @@ class VerifierProof:
         if outcome.failure:
             raise VerifierError(f"{self.quoted} {outcome.failure} on {what}")
         if outcome.printed:
-            raise VerifierError(f"{self.quoted} prints '{outcome.printed[:_WIDEST]}' on {what}")
+            raise VerifierError(f"{self.quoted} prints '{outcome.printed[:_MAX_WIDTH]}' on {what}")
         self._slowest = max(self._slowest, outcome.seconds)
         self._scores.add(outcome.score or 0.0)
         return outcome.score or 0.0
 
 
 def _last_text(prompt: Any) -> str:
-    """Return what a prompt, a text or a conversation, asks last."""
+    """Return the text of a prompt, or of the last turn of a conversation."""
     return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])

@@ -33,13 +33,13 @@ from .opened import UsedFile
 from .trl_options import is_own
 from .user_files import UserFiles
 
-_LOAD_SECONDS = 300.0  # of importing a verifier, on a slow file system
+_LOAD_SECONDS = 300.0  # time limit of importing a verifier on a slow file system
 _KEPT_TEXT = 240  # characters of a message
 
 
 @dataclass(frozen=True)
 class VerifierOutcome:
-    """What one call gave."""
+    """The result of one call."""
 
     score: float | None  # None: the verifier does not judge this answer; 0 after a failure
     seconds: float = 0.0
@@ -55,7 +55,7 @@ class VerifierCall:
     verifier: str  # a built-in one, or PATH.py:FUNCTION
     prompt: Any  # messages, or a text
     completion: str
-    columns: Mapping[str, Any]  # of the row: ground_truth and all others
+    columns: Mapping[str, Any]  # the columns of the row: ground_truth and all others
     completion_ids: Sequence[int] = ()
 
 
@@ -85,7 +85,7 @@ def _ifeval(completion: str, truth: str) -> float:
     name = content.pop("func_name", None)
     if name:
         answer = completion.rpartition("</think>")[2].strip()
-        return _follows(name, answer, content)
+        return _follows_instruction(name, answer, content)
     from lm_eval.tasks.ifeval.utils import InputExample, test_instruction_following_strict
 
     ids = content["instruction_id"]
@@ -95,11 +95,11 @@ def _ifeval(completion: str, truth: str) -> float:
     return float(sum(followed.follow_instruction_list) / max(1, len(ids)))
 
 
-def _follows(name: str, answer: str, arguments: Mapping[str, Any]) -> float:
+def _follows_instruction(name: str, answer: str, arguments: Mapping[str, Any]) -> float:
     import langdetect
     from open_instruct.if_functions import IF_FUNCTIONS_MAP
 
-    langdetect.DetectorFactory.seed = 0  # the same answer is scored the same
+    langdetect.DetectorFactory.seed = 0  # an answer then always has the same score
     given = {key: value for key, value in arguments.items() if value is not None}
     with contextlib.suppress(langdetect.LangDetectException):  # the answer has no letters
         return float(bool(answer) and IF_FUNCTIONS_MAP[name](answer, **given))
@@ -116,17 +116,17 @@ BUILT_IN: Mapping[str, Callable[[str, str], float]] = {
     "ifeval": _ifeval,
     "exact": _exact,
 }
-# what a built-in verifier may import: a call names the one that it misses
+# {built-in verifier: the modules that it may import}; a call names the one that is missing
 _MODULES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("math", "gsm8k"), ("math_verify",)),
-    # for each form of its rows
+    # Each of the two forms of its rows needs one of these.
     "ifeval": ("open_instruct.if_functions", "lm_eval.tasks.ifeval.utils"),
 }
 
 
 @cache
 def upstream_verifiers() -> Mapping[str, Any]:
-    """Return open-instruct's own, by name; what they need of services is not set
+    """Return open-instruct's own verifiers by name, without settings of the services that they call
     (ground_truth_utils.py:1188).
     """
     from open_instruct.ground_truth_utils import build_all_verifiers
@@ -140,12 +140,12 @@ def upstream_verifiers() -> Mapping[str, Any]:
 
 
 def calls_service(name: str) -> bool:
-    """Whether a verifier of open-instruct's asks a judge, or a server that runs code."""
+    """Whether one of open-instruct's verifiers calls an LLM judge, or a server that runs code."""
     config = upstream_verifiers()[name].verifier_config
     return not {"max_length_verifier_max_length"} >= vars(config or object).keys()
 
 
-# by their ground truth; flan is open-instruct's alone
+# The verifiers whose ground truth is an answer; flan is one of open-instruct's only.
 _ANSWERED = ("gsm8k", "math", "exact", "flan")
 
 
@@ -169,7 +169,7 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
 
 @cache
 def _own_function(name: str) -> Callable[..., Any]:
-    """Load FUNCTION of PATH.py, whose folder can be imported from."""
+    """Load FUNCTION of PATH.py, with the file's folder on the import path."""
     path, _, function = name.rpartition(":")
     module_name = Path(path).stem
     sys.path.insert(0, str(Path(path).parent))
@@ -185,7 +185,7 @@ def _own_function(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-_CALL_FIELDS = ("prompt", "completion", "completion_ids")  # that are not columns of the row
+_CALL_FIELDS = ("prompt", "completion", "completion_ids")  # fields that are not columns of the row
 
 
 def _score(call: Mapping[str, Any]) -> Any:
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _load(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Import what the verifiers need, so that the first call is not the one that waits for it."""
+    """Import what the verifiers need, so that the first call does not have to wait for it."""
     name = ""
     try:
         for name in call["load"]:
@@ -283,19 +283,19 @@ class VerifierError(RuntimeError):
 
     def __init__(self, message: str, fault: str | None = None) -> None:
         super().__init__(message)
-        self.fault = fault  # of a user's function, as `ProofReport` has it
+        self.fault = fault  # the fault of a user's function, as in `ProofReport`
 
 
 @dataclass
 class VerifierProcess:
-    """Calls verifiers in a child process, which is killed and started again when a call is over the
-    limit.
+    """Calls verifiers in a child process, which is killed and started again when a call exceeds the
+    time limit.
     """
 
-    names: Sequence[str]  # of the verifiers that are loaded at the start
-    seconds: float  # of a call
+    names: Sequence[str]  # the verifiers that are loaded at the start
+    seconds: float  # time limit of a call
     upstream: bool = False  # these are open-instruct's own
-    # called with the files of the user's that the child has used
+    # This function is called with the user's files that the child has used.
     on_files: Callable[[Sequence[UsedFile]], None] = lambda files: None
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _connection: Any = field(default=None, init=False)
@@ -317,7 +317,7 @@ class VerifierProcess:
                 pass_fds=[descriptor],
                 start_new_session=True,
             )
-        answer = self._ask({"load": list(self.names)}, _LOAD_SECONDS)
+        answer = self._send_call({"load": list(self.names)}, _LOAD_SECONDS)
         failure = "it did not load in time" if answer is None else answer.get("failure")
         if failure:
             self.close()
@@ -342,7 +342,7 @@ class VerifierProcess:
         """Score an answer. Raises VerifierError if a verifier can't be loaded."""
         self.start()
         began = time.monotonic()
-        answer = self._ask(vars(call), self.seconds)
+        answer = self._send_call(vars(call), self.seconds)
         took = time.monotonic() - began
         if answer is None:
             self.close()
@@ -352,7 +352,7 @@ class VerifierProcess:
             return VerifierOutcome(0.0, took, failure)
         return VerifierOutcome(**answer, seconds=took)
 
-    def _ask(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+    def _send_call(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         """Send a call and return the answer; None if none came in time, or the child has ended."""
         with contextlib.suppress(OSError, EOFError):
             self._connection.send({**content, "upstream": self.upstream})

@@ -1,4 +1,4 @@
-"""Words of messages: counts with their noun, and errors on one line."""
+"""Phrases that messages are made of: counts with their noun, and errors on one line."""
 
 from __future__ import annotations
 

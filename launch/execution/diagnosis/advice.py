@@ -28,10 +28,10 @@ _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 
 @dataclass(frozen=True)
 class Situation:
-    """What a cure needs of a run's plan, and the cures that are computed from it.
+    """The facts of a run's plan that cures need, and the cures that are computed from them.
 
     A field is None if it is unknown, as in a run that was not planned here. known.yaml names the
-    methods that take a match, which is that of its pattern.
+    methods that take a match, and the match is that of the cause's pattern.
     """
 
     trainer: str = ""
@@ -161,7 +161,7 @@ _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 class Cure:
     """What to do against a known cause of failure."""
 
-    id: str  # of the known cause
+    id: str  # the id of the known cause
     text: str  # one sentence; an uncertain one begins with "possibly: "
 
 

@@ -31,11 +31,11 @@ from launch.terminal import format_ranks, printable
 DETAIL_LINES = 15
 _MAX_LINE = 400  # characters of a cause
 _MAX_ERRORS = 1000  # error events that are kept
-# A row of the table of torch/distributed/elastic/multiprocessing/errors, and the head of the row
-# that follows it: the rank that failed first.
+# A row in the table that torch elastic prints (torch/distributed/elastic/multiprocessing/errors),
+# and the title of the part of it with the rank that failed first.
 _FAILED = re.compile(r"^ +rank *: (?P<rank>\d+).*\n +exitcode *: (?P<code>-?\d+)", re.MULTILINE)
 _ROOT = "Root Cause (first observed failure)"
-# accelerate raises subprocess.CalledProcessError if its only process fails
+# accelerate raises subprocess.CalledProcessError if its only process fails.
 _CHILD_EXIT = re.compile(
     r"CalledProcessError: .*(?:died with <Signals\.\w+: (\d+)>|non-zero exit status (\d+))"
 )
@@ -48,7 +48,7 @@ _SYSTEM_KILLS = tuple(
     if hasattr(signal, name)
 )
 _NOT_STARTED = 127  # the status of a command that could not be started (supervise/reaper.py)
-# torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+# The message of NCCL's watchdog (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
 _WATCHDOG = "Watchdog caught collective operation timeout"
 _NCCL_WORK = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+)")
 _GLOO_TIMEOUT = re.compile(r"Timed out waiting (?P<milliseconds>\d+)ms for \w+ operation")
@@ -73,10 +73,10 @@ class CauseFinder:
     def __init__(self, ranks: Sequence[int]) -> None:
         self._tails = {rank: LogTail() for rank in ranks}
         self._launcher = LogTail()
-        self._situation = Situation()  # what the cures are computed from
+        self._situation = Situation()  # the facts from which cures are computed
         self._errors: list[Event] = []
-        self._nccl_timeouts: dict[int, str] = {}  # by rank: the collective in which it timed out
-        # exit codes by rank, from elastic's table or from accelerate
+        self._nccl_timeouts: dict[int, str] = {}  # the collective in which each rank timed out
+        # The exit codes by rank, from elastic's table or from accelerate.
         self._exits: dict[int, int] = {}
         self._root_rank: int | None = None  # the rank that failed first
 

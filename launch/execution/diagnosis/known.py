@@ -23,10 +23,11 @@ class KnownCause:
 
     id: str
     pattern: str  # regular expression, searched in the exception's message or in each last line
-    # regular expression that matches the exception's whole class name; None for a cause that a
-    # process without an exception shows
+    # A regular expression that matches the exception's whole class name; None for a cause that shows
+    # in a process without an exception.
     errors: str | None = None
-    # regular expression that matches a package whose code the exception passed through; None for any
+    # A regular expression that matches a package whose code the exception passed through; None for
+    # any package.
     raised_in: str | None = None
     cure: str | None = None  # {name} stands for a group of the pattern
     computed: str | None = None  # the method of advice.Situation that returns it, instead of `cure`
@@ -39,7 +40,7 @@ class Known:
 
     causes: tuple[KnownCause, ...]
     phrases: Mapping[str, re.Pattern[str]]  # fatal, survived, warning, progress_bar, peer_died
-    packages: Mapping[str, tuple[str, ...]]  # by extra of pyproject.toml
+    packages: Mapping[str, tuple[str, ...]]  # {extra of pyproject.toml: import names}
 
 
 @functools.cache

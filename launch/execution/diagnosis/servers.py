@@ -24,7 +24,7 @@ _CONSEQUENCE = "Engine core initialization failed"
 
 
 class ServerLog:
-    """Follows what a server prints."""
+    """Keeps the first error of what a server prints."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=DETAIL_LINES - 1)
@@ -38,7 +38,7 @@ class ServerLog:
                 self._error = text
 
     def find_cause(self, failure: str, situation: Situation) -> Cause:
-        """Return the cause of a run that its server ended; `failure` is what the server did."""
+        """Return the cause of a run that its server ended. `failure`: what the server did."""
         line = f"vLLM's server {failure}"
         cure = None
         if self._error is not None:

@@ -1,4 +1,4 @@
-"""Read the end of a process's log: its last chain of exceptions, or else its last words.
+"""Read the end of a process's log: its last chain of exceptions, or else its last lines.
 
 A worker also reports the chain of exceptions that ended it.
 """
@@ -32,7 +32,7 @@ class RaisedError:
 
     type: str  # the class, without its module; "" where a log line does not name one
     message: str  # may have several lines
-    # whether the next exception of the chain was raised while this one was handled
+    # Whether the next exception of the chain was raised while this one was handled.
     was_handled: bool = False
     packages: tuple[str, ...] = ()  # top-level packages of the frames that it passed through
 
@@ -150,7 +150,7 @@ class LogTail:
 
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))
     traceback: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))
-    traceback_time: float | None = None  # when its first exception was printed
+    traceback_time: float | None = None  # time at which its first exception was printed
     _in_frames: bool = False
     _lines_since: int = 0  # lines since the last line of the traceback
 
@@ -173,7 +173,7 @@ class LogTail:
                 self.traceback.append(line)  # it may be the next line of the message
 
     def _announces_survived_error(self) -> bool:
-        """Return whether the last line announces the traceback of an error that ended nothing."""
+        """Return whether the last line announces a traceback that did not end the process."""
         return bool(self.lines) and bool(known().phrases["survived"].search(self.lines[-1]))
 
     def _begin_traceback(self, line: str, now: float) -> None:
@@ -201,9 +201,7 @@ class LogTail:
         return [line for line in self.lines if not _is_progress_bar(line)]
 
     def printed_before_kill(self) -> list[str]:
-        """Return the last lines without progress bars and warnings, which a signal is not due
-        to.
-        """
+        """Return the last lines without progress bars and warnings, which do not explain a signal."""
         return [line for line in self.printed() if not known().phrases["warning"].search(line)]
 
     def last_line(self) -> str | None:

@@ -1,1 +1,1 @@
-"""The run folder: what it holds, how it is written and how it is read again."""
+"""The run folder: its content, how it is written and how it is read again."""

@@ -76,8 +76,9 @@ def earlier_losses(folder: Path) -> dict[int, float]:
 
 
 def resumed_step(folder: Path) -> int | None:
-    """Return the step of the checkpoint that the latest attempt resumed from; None without one, and
-    for an epoch's.
+    """Return the step of the checkpoint that the latest attempt resumed from.
+
+    None is returned without such a checkpoint, and for one that is named after an epoch.
     """
     attempts = read_json_lines(folder / ATTEMPTS)
     return checkpoint_step(attempts[-1].get("resumed_from")) if attempts else None
@@ -86,7 +87,8 @@ def resumed_step(folder: Path) -> int | None:
 def drop_repeated_steps(metrics: Path) -> None:
     """Remove the steps that a later attempt logged again.
 
-    An attempt that resumes from an epoch's checkpoint begins at a step that nobody knew before.
+    When an attempt resumes from a checkpoint that is named after an epoch, its first step is not
+    known before it is logged.
     """
     entries = read_steps(metrics)
     kept: list[Mapping[str, Any]] = []

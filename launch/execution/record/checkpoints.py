@@ -28,7 +28,8 @@ from launch.planning.plan import Plan
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"
-# Written last: a folder of OLMo-core's without it is no checkpoint (olmo_core/train/checkpoint.py:145)
+# The file that OLMo-core writes last: a folder without it is incomplete
+# (olmo_core/train/checkpoint.py:145).
 _LAST_FILE = ".metadata.json"
 
 
@@ -46,7 +47,7 @@ _ACCELERATE = _Naming(
 _TRANSFORMERS = _Naming(
     re.compile(r"(?P<unit>checkpoint)-(?P<number>\d+)"), re.compile(r"checkpoint-.*")
 )
-# it writes into `step7-tmp`, and renames that (olmo_core/train/checkpoint.py:479)
+# OLMo-core writes into `step7-tmp`, and renames that folder (olmo_core/train/checkpoint.py:479).
 _OLMO_CORE = _Naming(re.compile(r"(?P<unit>step)(?P<number>\d+)"), re.compile(r"step\d+(-tmp)?"))
 _NAMINGS = (_ACCELERATE, _TRANSFORMERS, _OLMO_CORE)
 
@@ -231,8 +232,8 @@ def _file_faults(folder: Path, names: Iterable[str]) -> Iterator[str]:
 
 
 def checkpoint_step(checkpoint: object) -> int | None:
-    """Return the step in a checkpoint's name (`step_40`, `checkpoint-40`); None for an epoch's, and
-    without one.
+    """Return the step in a checkpoint's name (`step_40`, `checkpoint-40`); None for a name with an
+    epoch, or without a number.
     """
     if not isinstance(checkpoint, str):
         return None

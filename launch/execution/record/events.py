@@ -48,17 +48,17 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "error": {"message": str},
     "guard": {"id": str, "message": str},
     "total_steps": {"steps": int},
-    # it also has eval_loss, and what else the trainer measures on its validation data
+    # It also has eval_loss, and what else the trainer measures on its validation data.
     "evaluation": {"step": int},
     "early_stop": {"step": int, "best_step": int, "evaluations": int},  # it also has best_loss
-    # an answer to one of the prompts that an RLVR run samples again; it also has the rewards
+    # An answer to one of the prompts that an RLVR run samples again; it also has the rewards.
     "completion": {"step": int},
-    # the model was saved, and the worker has compared its files with the weights in memory
+    # The model was saved, and the worker has compared its files with the weights in memory.
     "saved": {"step": int},
-    # a file that the trainer or a verifier has used, with its state; it also has `use`
-    # (launch/worker/opened.py)
+    # A file that the trainer or a verifier has used, with its state; it also has `use`
+    # (launch/worker/opened.py).
     "opened": {"path": str, "state": list},
-    # the tokens of the first samples, in a run that trains an adapter
+    # The tokens of the first samples, in a run that trains an adapter.
     "first_rows": {"rows": list},
 }
 
@@ -70,9 +70,9 @@ class Event:
     kind: str
     time: float  # unix seconds
     rank: int
-    # the keys of its kind: `step`, `loss`, `message`, ...
+    # The keys of its kind: `step`, `loss`, `message`, ...
     data: Mapping[str, Any] = field(default_factory=dict)
-    attempt: int = 1  # of the run (attempts.jsonl); a clock may be set back between two
+    attempt: int = 1  # the attempt (attempts.jsonl), since times may go back between two attempts
 
     def as_json(self) -> dict[str, Any]:
         own = {"kind": self.kind, "time": self.time, "rank": self.rank, "attempt": self.attempt}
@@ -80,9 +80,7 @@ class Event:
 
 
 def parse_event(line: str | bytes, rank: int) -> Event | None:
-    """Parse one line of rank `rank`'s channel; None for anything that is not a valid event of
-    it.
-    """
+    """Parse one line of rank `rank`'s channel; return None for a line that is not a valid event."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):  # a UnicodeDecodeError is a ValueError
@@ -129,7 +127,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-# keys of metrics.jsonl, in the order of the file
+# The keys of metrics.jsonl, in the order of the file.
 MetricName = Literal[
     "loss",
     "lr",
@@ -215,7 +213,7 @@ class Metrics:
 
 
 def read_opened(event: Event) -> UsedFile | None:
-    """Return the file of an "opened" event; None if its state or its use is no such."""
+    """Return the file of an "opened" event; None if its state or its use is not valid."""
     try:
         device, inode, size, modified, changed = map(int, event.data["state"])
     except (TypeError, ValueError):

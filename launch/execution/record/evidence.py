@@ -28,8 +28,8 @@ from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
 _NO_INSPECTOR = "nothing checks it in this trainer"
-_OVERRIDDEN = "not checked: a flag of the user's replaces it"
-# settings that the table shows although nothing requested them
+_OVERRIDDEN = "not checked: a flag of the user's replaces it"  # the note of such a setting
+# The settings that the table shows although nothing requested them.
 _NOTABLE = (
     "attention",
     "balance",
@@ -63,9 +63,9 @@ def merge_events(
 
     The `requested` settings that are not among them follow as unproven.
     """
-    settings: dict[str, dict[int, Mapping[str, Any]]] = {}  # by setting, then by rank
+    settings: dict[str, dict[int, Mapping[str, Any]]] = {}  # {setting: {rank: report}}
     for event in events:
-        # a later report of the same rank replaces an earlier one
+        # A later report of the same rank replaces an earlier one.
         settings.setdefault(event.data["what"], {})[event.rank] = event.data
     items = [_merge_ranks(what, by_rank) for what, by_rank in settings.items()]
     how = NOT_REACHED if inspects else _NO_INSPECTOR
@@ -87,8 +87,8 @@ def add_earlier_proofs(
 ) -> tuple[Evidence, ...]:
     """Return the evidence of an attempt with the proofs of those that made its checkpoint.
 
-    They count for what no step of this attempt could show, such as one that had no step left. The
-    checkpoint's files are those that were written then: a resume compares them.
+    These proofs count for settings that no step of this attempt could show, for example because no
+    step was left. A resume has compared the checkpoint's files with those that were written then.
     """
     earlier = []
     for attempt in writers_of(run.folder, checkpoint):
@@ -130,7 +130,7 @@ def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidenc
     values = {rank: report.get("value") for rank, report in sorted(by_rank.items())}
     value: Any
     if what.endswith("_cache") and "built" in values.values():
-        # one rank built the cache, and the others waited for it
+        # One rank built the cache, and the others waited for it.
         chosen = next(report for report in reports if report.get("value") == "built")
         value = "built"
     elif all(other == chosen.get("value") for other in values.values()):

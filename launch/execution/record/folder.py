@@ -173,7 +173,7 @@ def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
     """
     unknown: dict[str, Any] = {"commit": None, "dirty": None}
     git = ["git", "--no-optional-locks", "-C", str(folder)]
-    printed, problem = _run([*git, "rev-parse", "--show-toplevel", "HEAD"])
+    printed, problem = _run_command([*git, "rev-parse", "--show-toplevel", "HEAD"])
     if printed is None:
         return unknown | {"why": problem}
     *root_lines, commit = printed.splitlines()  # the name of a folder may contain a line break
@@ -181,13 +181,13 @@ def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
     is_top = root.resolve() == folder.resolve()
     if not is_top or not (root / must_hold).exists():
         return unknown | {"why": "not the top of a git work tree"}
-    changes, _ = _run(
+    changes, _ = _run_command(
         [*git, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"]
     )
     return {"commit": commit, "dirty": None if changes is None else bool(changes.strip())}
 
 
-def _run(argv: Sequence[str]) -> tuple[str | None, str]:
+def _run_command(argv: Sequence[str]) -> tuple[str | None, str]:
     """Return what a command prints, or None and why it failed."""
     try:
         process = run_command(argv, timeout=_TIMEOUT)

@@ -49,13 +49,13 @@ class EventFollower:
         self._events = JsonLinesReader(folder / "events.jsonl")
         self._steps = JsonLinesReader(folder / "metrics.jsonl")
         self._attempts = JsonLinesReader(folder / "attempts.jsonl")
-        # of each attempt: the step of the checkpoint that it resumed from, when it began, and when
-        # it began to train
+        # For each attempt: the step of the checkpoint that it resumed from, when it began, and when
+        # it began to train.
         self._resumed_steps: list[int | None] = []
         self._attempt_times: list[float] = []
         self._training_times: list[float] = []
         self._attempt = 0  # index of the attempt that logged the last step
-        self._time = 0.0  # when the last step ended, its evaluation included
+        self._time = 0.0  # the end of the last step, its evaluation included
         self._step = -1  # the last step
 
     def read(self) -> list[Event]:
@@ -84,7 +84,7 @@ class EventFollower:
         if phase == "import" and event.rank == 0:
             self._attempt_times.append(event.time)
         elif phase == "training":
-            # an attempt that never trained gets the time of the next one
+            # An attempt that never trained gets the time of the next one.
             while len(self._training_times) < len(self._attempt_times):
                 self._training_times.append(event.time)
 
@@ -101,7 +101,7 @@ class EventFollower:
             self._attempt += 1
             previous = self._training_times[self._attempt]
         time = previous + seconds
-        # the seconds of the next step do not include the evaluation after this one
+        # The seconds of the next step do not include the evaluation after this one.
         self._time = time + _seconds_of(value, "eval_runtime")
         self._step = step
         data = {name: item for name, item in value.items() if name != "schema_version"}

@@ -1,8 +1,8 @@
-"""Recognise a run folder or the record of a trial in another format: it is named, and nothing is
-trained over it.
+"""Recognise a run folder or the record of a trial in another format, which is reported and never
+overwritten.
 
-The format is that of every JSON file below `runs/`. Its number, SCHEMA_VERSION, stands in each of
-them as `schema_version`.
+All JSON files below `runs/` have one format. Its number, SCHEMA_VERSION, is the `schema_version` in
+each of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def format_problem(
     """Return the problem of the record in the file `path` if it has another format; None if it has
     the format that this version of launch reads and writes.
 
-    `verb`: of a trial's record, which names the trial's verb.
+    `verb`: the verb that a trial's record must name.
     """
     expected: dict[str, object] = {"schema_version": SCHEMA_VERSION}
     if verb is not None:
@@ -38,7 +38,7 @@ def format_problem(
     return None
 
 
-def in_the_way(problem: Finding) -> Finding:
-    """Return the problem of a record of another format in the folder that a run is to use."""
+def add_restart_cure(problem: Finding) -> Finding:
+    """Return the problem of a folder in another format that a run is to use, with its cure."""
     cure = Fix.of("{0} archives it and starts over; {1} leaves it", "restart=true", "name=NAME")
     return Finding.error("other_format", problem.message, None, cure)

@@ -1,9 +1,8 @@
 """Lock a run folder for one launcher, with a file that names its holder.
 
-The file lies beside the folder, `.<name>.lock`, so that the folder can be renamed while it is
-locked. Its holder refreshes it every INTERVAL seconds. A dead holder's lock is taken over: on the
-same boot of the same host, when the process is gone; elsewhere, when there is no heartbeat for
-STALE seconds.
+The file is beside the folder, `.<name>.lock`, so that the folder can be renamed while it is locked.
+Its holder refreshes it every INTERVAL seconds. A dead holder's lock is taken over: on the same boot
+of the same host, when the process is gone; elsewhere, when there is no heartbeat for STALE seconds.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
     """
     try:
         process = _find_process(holder)
-        # paths are compared and not inodes: a hard link to the lock of another run proves nothing
+        # Paths are compared, not inodes: a hard link to the lock of another run proves nothing.
         is_open = os.path.realpath(path) in (file.path for file in process.open_files())
         return process if is_open else None
     except (psutil.Error, ValueError, OverflowError):
@@ -153,8 +152,8 @@ def _take_over(
 
 
 def _refuse_other_file(path: Path) -> None:
-    """Raise UserError (not_a_lock) if the path is a link, a folder or a FIFO, which nobody would
-    remove.
+    """Raise UserError (not_a_lock) if the path is a link, a folder or a FIFO, none of which launch
+    would remove.
     """
     if not os.path.lexists(path) or (path.is_file() and not path.is_symlink()):
         return
@@ -176,7 +175,7 @@ def locked_problem(folder: Path, holder: Holder, age: float | None) -> Finding:
 def _is_alive(holder: Holder, age: float) -> bool:
     if holder.machine and holder.machine == _machine_id():
         try:
-            # a zombie is dead, and remains until a container's first process reaps it
+            # A zombie is dead, and remains until a container's first process reaps it.
             return _find_process(holder).status() != psutil.STATUS_ZOMBIE
         except (psutil.NoSuchProcess, ValueError, OverflowError):  # a process id that none can have
             return False
@@ -202,7 +201,7 @@ def _acquire(path: Path, holder: Holder) -> bool:
     try:
         while True:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # another launcher may remove the folder while it is empty
+            # Another launcher may remove the folder while it is empty.
             with contextlib.suppress(FileNotFoundError):
                 return _create(path, holder)
     except OSError as error:
@@ -249,7 +248,7 @@ def _discard(path: Path, holder: Holder) -> None:
         path.rename(discarded)
     lock = _read(discarded)
     if lock is not None and lock[0].token != holder.token:
-        # another launcher had taken the lock over by then: restore its file
+        # Another launcher had taken the lock over by then, so its file is restored.
         with contextlib.suppress(OSError):
             os.link(discarded, path)
     discarded.unlink(missing_ok=True)

@@ -22,34 +22,34 @@ FolderStatus = Literal["absent", "unfinished", "done", "failed"]
 class Outcome:
     """How a run ended."""
 
-    exit_code: int  # of launch.errors
+    exit_code: int  # one of launch.errors
     seconds: float  # wall time
     steps: int  # optimizer steps done: as the worker counted them, else the last logged one
     last_loss: float | None
     ended_processes: int = 0  # processes that were left, and had to be ended
-    # when it was recorded, as 2026-11-22T18:04:11Z
+    # The time at which it was recorded, as 2026-11-22T18:04:11Z.
     finished: str | None = field(default=None, compare=False)
-    planned_steps: int | None = None  # as the trainer reported them
-    # samples that all ranks trained on in this attempt; None if nothing counts them
+    planned_steps: int | None = None  # the number that the trainer reported
+    # The samples that all ranks trained on in this attempt; None if nothing counts them.
     samples: int | None = None
     cause: str | None = None  # one sentence
     detail: tuple[str, ...] = ()  # at most 15 lines
     cause_id: str | None = None  # the id of a known cause
-    cure: str | None = None  # what to do about a known cause
-    # the finding of the guard that stopped the run: `id`, `message`, `numbers`
+    cure: str | None = None  # the cure of a known cause
+    # The finding of the guard that stopped the run: `id`, `message`, `numbers`.
     guard: Mapping[str, Any] | None = None
-    # the folder of the last good checkpoint, where a guard stopped the run
+    # The folder of the last good checkpoint, if a guard stopped the run.
     checkpoint: str | None = None
     stacks: tuple[str, ...] = ()  # files with each rank's stack
     validation: ValidationRecord | None = None  # None if the run did not evaluate
-    reward: RewardTrend | None = None  # of RLVR; None for a run of a few steps
-    afterwards: str | None = None  # what failed after the model was saved: an evaluation, a push
-    # digests of the model's files (launch/planning/saved_model.py)
+    reward: RewardTrend | None = None  # only of RLVR; None for a run of a few steps
+    afterwards: str | None = None  # a failure after the model was saved, of an evaluation or a push
+    # The digests of the model's files (launch/planning/saved_model.py).
     model: Mapping[str, Any] | None = None
 
     @property
     def result(self) -> str | None:
-        """What the training came to: of RLVR its reward, else the last loss; None without one."""
+        """The trend of an RLVR run's reward, or the last loss of any other run; None without one."""
         if self.reward is not None:
             return self.reward.describe()
         return None if self.last_loss is None else f"last loss {self.last_loss:.4g}"
@@ -134,7 +134,7 @@ class ValidationRecord(ValidationLoss):
 
     best: BestValidationLoss | None = None  # None if no loss is finite
     early_stop: str | None = None  # why the run ended before its last step
-    # the losses on several validation sets by name, of which `eval_loss` is the mean
+    # The losses on several validation sets by name; `eval_loss` is their mean.
     sets: Mapping[str, float] = field(default_factory=dict)
 
     def describe(self) -> str:

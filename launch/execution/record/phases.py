@@ -31,7 +31,7 @@ class WarningCount:
 
 @dataclass
 class EventSummary:
-    """The phases, warnings and guards of events.jsonl."""
+    """The phases, the warnings and the findings of guards in events.jsonl."""
 
     attempts: list[list[Phase]] = field(default_factory=list)
     warnings: dict[str, WarningCount] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def summarize_events(events: Iterable[Event], finished: float | None) -> EventSu
     The last phase ended when the run did: at `finished`, in unix seconds; None while it is live.
     """
     summary = EventSummary()
-    last = 0.0  # of the current attempt
+    last = 0.0  # time of the last event of the current attempt
     first_rank = None
     for event in events:
         if not 0 <= event.time < _LATEST:

@@ -1,4 +1,4 @@
-"""How far a run has trained, how fast, and its losses: what runs are compared by."""
+"""Reads how far a run has trained, how fast, and its losses, by which runs are compared."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Progress:
 
     last_step: int = 0
     tokens: float | None = None  # trained, without padding; None if they are not counted
-    losses: Sequence[float] = ()  # in the order of their steps; NaN is possible
+    losses: Sequence[float] = ()  # the losses in the order of their steps; NaN is possible
     at_steps: Sequence[float] = ()  # the step of each loss
     at_tokens: Sequence[float] = ()  # the tokens trained until each loss, where they are counted
     # Tokens per second, or steps per second where tokens are not counted.
     speed: float | None = None
     memory_gib: float | None = None  # highest peak of rank 0
-    unreadable: int = 0  # lines of metrics.jsonl that are no logged step
+    unreadable: int = 0  # lines of metrics.jsonl that are not a logged step
 
     @property
     def speed_unit(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether the reward of a run of RLVR rose, by a test over its steps."""
+"""Tests over the steps of an RLVR run whether its reward rose."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any, Literal
 from launch.execution.record.steps import logged_number
 from launch.worker.finding import Finding
 
-LEAST_STEPS = 10  # with fewer nothing is said
+LEAST_STEPS = 10  # with fewer steps there is no verdict
 SIGNIFICANT = 1.645  # 95% quantile of the normal distribution
-_MOST_VALUES = 200  # more steps are compared by the means of so many equal parts
-_SHARE = 5  # the means of the first and the last one in so many steps are shown
+_MOST_VALUES = 200  # more steps than this are compared by the means of this many equal parts
+_SHARE = 5  # the means of the first and the last fifth of the steps are shown
 
 
 @dataclass(frozen=True)
 class RewardTrend:
     """The reward of a run over its logged steps.
 
-    The statistic is Mann and Kendall's: of all pairs of steps those in which the later one has the
-    higher reward, less those in which it has the lower one, divided by the standard deviation that
-    this number has if the order of the steps means nothing. It takes no shape of the noise for
-    granted. Of runs whose reward stays as it is 5% are said to rise, and 5% to fall.
+    The statistic is that of Mann and Kendall: the number of pairs of steps in which the later step
+    has the higher reward, minus the number of those in which it has the lower one, divided by the
+    standard deviation of this difference for steps in random order. It assumes no distribution of
+    the noise. If the reward does not change, it is found to rise in 5% of runs, and to fall in 5%.
     """
 
-    steps: int  # that logged a reward
+    steps: int  # the number of steps that logged a reward
     first: float  # mean reward of the first fifth of them
     last: float  # mean reward of the last fifth
     z: float
@@ -67,7 +67,7 @@ class RewardTrend:
 def find_reward_trend(steps: Iterable[Mapping[str, Any]]) -> RewardTrend | None:
     """Return the trend of logged steps; None with fewer than LEAST_STEPS rewards.
 
-    A step that a resumed run repeated counts as it was logged last.
+    A step that a resumed run repeated counts with the reward that was logged last.
     """
     by_step = {}
     for step in steps:
@@ -92,7 +92,7 @@ def _shorten(values: Sequence[float]) -> list[float]:
 def measure_trend(values: Sequence[float]) -> float:
     """Return Mann and Kendall's statistic in standard deviations; 0 for equal values.
 
-    Ties are corrected for, and the difference is one less, as it takes whole numbers only.
+    It is corrected for ties and, because the difference is a whole number, for continuity.
     """
     difference = 0
     for earlier, later in combinations(values, 2):

@@ -23,13 +23,13 @@ from launch.execution.record.lock import Holder, find_holder, lock_path
 from launch.execution.record.outcome import (
     FolderStatus,
     Outcome,
-    ValidationRecord,
     folder_status,
     read_outcome,
     read_validation,
 )
 from launch.execution.record.phases import EventSummary, summarize_events
 from launch.execution.record.progress import Progress, read_progress
+from launch.execution.record.run_status import RunStatus
 from launch.execution.record.steps import MetricCurves, is_step, read_curves
 from launch.files import (
     first_written,
@@ -42,7 +42,6 @@ from launch.files import (
 )
 from launch.planning.find_runs import run_name
 from launch.worker.finding import Finding
-from launch.worker.json_codec import versioned
 
 _RECENT_STEPS = 20  # the median of their durations gives the time left
 _TAIL = 1 << 16  # bytes at the end of metrics.jsonl in which the recent steps are
@@ -56,75 +55,6 @@ _FILES = (
     "FAILED",
     "logs",
 )
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """The state of a run, from its files and its lock."""
-
-    path: Path
-    name: str
-    # running, done, failed, stopped (by the user), unfinished (it ended without recording an
-    # outcome) or absent
-    state: str
-    since: float  # unix seconds: when it began (running) or ended
-    holder: Holder | None = None
-    heartbeat: float | None = None  # seconds since the holder's last heartbeat
-    phase: str | None = None
-    step: int | None = None
-    total_steps: int | None = None
-    loss: float | None = None
-    reward: float | None = None  # of RLVR
-    tokens_per_second: float | None = None
-    seconds_left: float | None = None
-    outcome: Outcome | None = None
-    validation: ValidationRecord | None = None  # so far, while it runs
-    other_format: Finding | None = None  # of its record, which may then be read wrongly
-
-    def __repr__(self) -> str:
-        parts = [f"{self.name}: {self.state}"]
-        if self.step:
-            total = f"/{self.total_steps}" if self.total_steps else ""
-            parts.append(f"step {self.step}{total}")
-        if self.reward is not None:
-            parts.append(f"reward {self.reward:.4f}")
-        elif self.loss is not None:
-            parts.append(f"loss {self.loss:.4f}")
-        return f"<{', '.join(parts)}>"
-
-    def as_json(self) -> dict[str, Any]:
-        holder_fields = ("pid", "host", "user")
-        return versioned(
-            {
-                "run": self.name,
-                "folder": str(self.path),
-                "state": self.state,
-                "since": round(self.since, 3),
-                **{name: getattr(self.holder, name, None) for name in holder_fields},
-                "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
-                "phase": self.phase,
-                "step": self.step,
-                "total_steps": self.total_steps,
-                "loss": self.loss,
-                "reward": self.reward,
-                "reward_trend": self.outcome.reward if self.outcome else None,
-                "tokens_per_second": self.tokens_per_second,
-                "validation": self.validation,
-                "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-                "exit_code": self.outcome.exit_code if self.outcome else None,
-                **self._explanation(),
-            }
-        )
-
-    def _explanation(self) -> dict[str, str | None]:
-        """Return why the run ended, or, if its folder has another format, why it may be misread."""
-        finding = self.other_format
-        if finding is None and self.outcome is not None:
-            finding = self.outcome.finding
-        if finding is None:
-            return {"cause": None, "cause_id": None, "cure": None}
-        cure = str(finding.cure) if finding.cure else None
-        return {"cause": finding.message, "cause_id": finding.id or None, "cure": cure}
 
 
 @dataclass(frozen=True)
@@ -236,7 +166,7 @@ class Run:
     def events(self, *kinds: str) -> Iterator[Event]:
         """Yield the events of these kinds; without any, all of them.
 
-        A line of events.jsonl that is no valid event is left out.
+        A line of events.jsonl that is not a valid event is left out.
         """
         for entry in iterate_json_lines(self.folder / "events.jsonl"):
             event = read_event(entry) if entry is not None else None
@@ -250,12 +180,12 @@ class Run:
 
     @cached_property
     def progress(self) -> Progress:
-        """How far it has trained and how fast, until `until_step`."""
+        """The progress and speed of the training, until `until_step`."""
         return read_progress(iterate_json_lines(self.folder / "metrics.jsonl"), self.until_step)
 
     @cached_property
     def event_summary(self) -> EventSummary:
-        """The phases of each attempt, the warnings, and what the guards found."""
+        """The phases of each attempt, the warnings, and the findings of guards."""
         return summarize_events(self.events("phase", "guard", "warning"), self.finished)
 
     @cached_property
@@ -302,7 +232,7 @@ class Run:
 
     @cached_property
     def status(self) -> RunStatus:
-        """The status of the run. Of metrics.jsonl only the end is read where there is an outcome."""
+        """The status of the run. If there is an outcome, only the end of metrics.jsonl is read."""
         holder, heartbeat = self.holder or (None, None)
         outcome = None if holder else self.outcome
         state = "running" if holder else str(self.folder_status)
@@ -386,7 +316,7 @@ def number(value: object) -> float | None:
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # the whole number is too large for a float
         return None
 
 

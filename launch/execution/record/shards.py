@@ -1,8 +1,8 @@
 """Checks the files of a checkpoint of torch.distributed.checkpoint by its index, without torch.
 
-The index, `.metadata`, is a pickle that names for each part of a tensor its file, and where in it
-the part lies (torch/distributed/checkpoint/metadata.py, `storage_data`). Nothing that it names is
-imported: every class in it is read as a `_Stub`.
+The index, `.metadata`, is a pickle with the file of each part of a tensor and the part's place in it
+(torch/distributed/checkpoint/metadata.py, `storage_data`). No class that it names is imported: each
+is read as a `_Stub`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INDEX = ".metadata"
 
 
 class _Stub:
-    """Stands for an object of any class in the pickle, and keeps its attributes alone."""
+    """Stands for an object of any class in the pickle, and keeps only its attributes."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Take any arguments."""
@@ -35,8 +35,9 @@ class _IndexReader(pickle.Unpickler):
 
 
 def find_shard_faults(folder: Path) -> Iterator[str]:
-    """Yield what the files of a distributed checkpoint lack, a sentence each: its index, or files
-    that the index names and that are missing or shorter than the parts in them.
+    """Yield the faults of a distributed checkpoint's files, as phrases.
+
+    The index may be missing, or files that it names may be missing, or shorter than their parts.
     """
     try:
         ends = read_file_ends(folder / INDEX)
@@ -53,10 +54,10 @@ def find_shard_faults(folder: Path) -> Iterator[str]:
 
 
 def read_file_ends(index: Path) -> dict[str, int]:
-    """Return how many bytes each file of a distributed checkpoint has at least, by its name.
+    """Return the minimum size of each file of a distributed checkpoint in bytes, by its name.
 
     Raises OSError for an index that can't be read; ValueError, EOFError, LookupError, TypeError or
-    UnpicklingError for one that is cut off or is none.
+    UnpicklingError for one that is truncated or has another content.
     """
     root = _IndexReader(io.BytesIO(read_file(index))).load()
     parts = getattr(root, "storage_data", None)

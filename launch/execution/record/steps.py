@@ -13,8 +13,8 @@ from launch.files import iterate_json_lines, read_json_lines
 
 Point = tuple[int, float]  # a step and a value, which may be NaN or infinite
 
-_COMPLETE = 4096  # a run of fewer steps has complete curves
-_GROUPS = 1024  # the steps of a longer run are put into so many groups, and curves thinned by group
+_COMPLETE = 4096  # the curves of a run with fewer steps have all points
+_GROUPS = 1024  # groups into which the steps of a longer run are put; its curves keep some of each
 _MAX_CURVES = 120
 _MAX_STEP = 1 << 53  # floats hold all whole numbers up to it
 
@@ -22,7 +22,7 @@ _MAX_STEP = 1 << 53  # floats hold all whole numbers up to it
 def is_step(entry: Mapping[str, Any] | None) -> bool:
     """Return whether a line of metrics.jsonl is a logged step.
 
-    A line that is cut off or that is not an object is given as None.
+    `entry` is None for a line that is truncated, or that is not an object.
     """
     if entry is None:
         return False
@@ -36,7 +36,7 @@ def read_steps(path: Path) -> list[dict[str, Any]]:
 
 
 def logged_number(entry: Mapping[str, Any], name: str) -> float | None:
-    """Return what a step logged under a name, which may be NaN or infinite; None without a number.
+    """Return the number that a step logged under a name, which may be NaN or infinite; else None.
 
     A value that is not finite is null in the file, with its text under `NAME_text`.
     """
@@ -53,16 +53,16 @@ def logged_number(entry: Mapping[str, Any], name: str) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # the whole number is too large for a float
         return None
 
 
 class Curve:
-    """One metric over the steps, which are added from the last one to the first, as the file is
+    """One metric over the steps, which are added from the last one to the first, because the file is
     read from its end.
 
-    Of each group of `width` steps the lowest and the highest value are kept, and the first value
-    that is not finite. So memory is bounded, and no spike is lost.
+    The lowest and the highest value of each group of `width` steps are kept, and the first value
+    that is not finite, so that memory is bounded and no spike is lost.
     """
 
     def __init__(self, width: int = 1) -> None:
@@ -73,10 +73,11 @@ class Curve:
         self.last: Point | None = None
         self._first: Point | None = None
         self._width = width
-        self._groups: dict[int, dict[str, Point]] = {}  # by number of the group: low, high, bad
+        # {number of the group: {low, high and bad: point}}.
+        self._groups: dict[int, dict[str, Point]] = {}
 
     def add(self, step: int, value: float) -> None:
-        """Add the point before those that were added until now."""
+        """Add a point, which comes before those that were added so far."""
         point = (step, value)
         self.count += 1
         if math.isfinite(value):
@@ -143,8 +144,8 @@ class MetricCurves:
     unreadable: int = 0  # lines that are not a logged step
 
     def total(self, name: str) -> float | None:
-        """Return the sum of a metric over the logged steps; None where it was not logged, or no
-        float holds it.
+        """Return the sum of a metric over the logged steps; None if it was not logged, or if the sum
+        is too large for a float.
         """
         if name not in self.curves:
             return None
@@ -160,7 +161,7 @@ class MetricCurves:
 def read_curves(path: Path) -> MetricCurves:
     """Read metrics.jsonl in one pass, from its end.
 
-    A step that a resumed run repeats counts once, as it was logged last.
+    A step that a resumed run repeated counts once, with the values that were logged last.
     """
     result = MetricCurves()
     curves: dict[str, Curve] = {}
@@ -189,7 +190,7 @@ def _add_step(curves: dict[str, Curve], entry: Mapping[str, Any], width: int) ->
     for name, logged in entry.items():
         if name in ("schema_version", "step"):
             continue
-        # most are floats, which may be NaN or infinite: json.loads takes these words
+        # Most values are floats, which may be NaN or infinite: json.loads accepts these words.
         value = logged if type(logged) is float else logged_number(entry, name)
         if value is None:
             continue

@@ -1,7 +1,7 @@
 """The checkpoints that a run has written, with the state and the digest of each file.
 
-checkpoints.jsonl has them. A resume compares what it finds with that: a checkpoint whose files were
-replaced is not the run's.
+They are recorded in checkpoints.jsonl. A resume compares a checkpoint with its record, to find files
+that were replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launch.worker.json_codec import versioned
 from launch.worker.opened import FileState, is_same_file, opened_state
 
 WRITTEN = "checkpoints.jsonl"
-# of files that transformers reads before any that a checkpoint has
+# The suffixes of files that transformers may read instead of those that the checkpoint has.
 _WEIGHTS = (".safetensors", ".index.json")
 _IDLE = 19  # the lowest priority of a thread
 
@@ -33,19 +33,20 @@ class WrittenCheckpoint:
     """A checkpoint as the run wrote it."""
 
     name: str
-    # the attempt that wrote it; None for one that was found after its launcher had been killed
+    # The attempt that wrote it; None for one that was found after its launcher had been killed.
     attempt: int | None
     files: Mapping[str, FileState]
-    digests: Mapping[str, str] = field(default_factory=dict)  # of the files that were read so far
-    # False for what the run wrote last: another node may still have written a file of it
+    # The digests of the files that were read so far.
+    digests: Mapping[str, str] = field(default_factory=dict)
+    # False for the last checkpoint, to which another node may have added a file after its record.
     whole: bool = True
 
     def find_change(self, folder: Path, digest: Digest) -> str | None:
         """Describe how the files in `folder` differ from those that were written; None if they do
         not.
 
-        A file whose state is the recorded one is not read again; of one without a digest the size and
-        the time of its content count. A file that was added counts if weights would be read from it.
+        A file in the recorded state is not read again. A file without a digest is compared by size
+        and modification time. An added file is a difference if weights would be read from it.
         """
         try:
             now = checkpoint_files(folder)
@@ -69,7 +70,7 @@ class WrittenCheckpoint:
                 recorded[name] = self.digests[name]
                 found[name] = digest(folder / name)
             else:
-                # a copy has another inode
+                # A copy has another inode.
                 recorded[name] = self.files[name][2:4]
                 found[name] = now[name][2:4]
         return describe_file_changes(recorded, found)
@@ -78,13 +79,13 @@ class WrittenCheckpoint:
 def checkpoint_files(folder: Path) -> dict[str, FileState]:
     """Return the state of each file of a checkpoint, by name. Raises OSError.
 
-    The mark of a finished one is no part of it: a resume adds it.
+    The mark of a finished checkpoint is left out, because a resume may add it.
     """
     return {name: opened_state(folder / name) for name in files_below(folder, MARK.__eq__)}
 
 
 def read_written(run: Path) -> dict[str, WrittenCheckpoint]:
-    """Return the checkpoints that a run has recorded, by name, as each was written last."""
+    """Return the checkpoints that a run has recorded by name, each with its last record."""
     written: dict[str, WrittenCheckpoint] = {}
     for line in read_json_lines(run / WRITTEN):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
@@ -114,18 +115,18 @@ def _read_line(line: Mapping[str, Any]) -> WrittenCheckpoint:
 def record_found(run: Path, checkpoint: Path, *, is_foreign: bool = False) -> None:
     """Record a checkpoint that a resume begins with, unless it is recorded. Raises OSError.
 
-    `is_foreign`: its files are others than those that an attempt has recorded, and are accepted;
-    that attempt has shown nothing about them.
+    `is_foreign`: the user has accepted files that differ from those that an attempt has recorded,
+    and about which that attempt has proven nothing.
     """
     if is_foreign or checkpoint.name not in read_written(run):
         _append(run, WrittenCheckpoint(checkpoint.name, None, checkpoint_files(checkpoint)))
 
 
 def record_last(run: Path, output: Path) -> None:
-    """Record anew what a run wrote last, once its processes have ended on all nodes.
+    """Record again what a run wrote last, once its processes have ended on all nodes.
 
-    Another node may have written a file of it after the recorder of node 0 had closed. Checkpoints
-    after which the run trained a step stay as they are recorded.
+    Another node may have written a file of it after the recorder of node 0 was closed. Checkpoints
+    after which the run trained a step keep their record.
     """
     latest = max(1, latest_attempt(run))
     for checkpoint in read_written(run).values():
@@ -139,8 +140,8 @@ def record_last(run: Path, output: Path) -> None:
 
 
 def writers_of(run: Path, checkpoint: str | None) -> list[int]:
-    """Return the attempts that made a checkpoint, the latest first: that which wrote it, that which
-    wrote the checkpoint which this one resumed from, and so on.
+    """Return the attempts that led to a checkpoint, the latest first: the one that wrote it, the one
+    that wrote the checkpoint which that attempt resumed from, and so on.
     """
     written = read_written(run)
     resumed_from = {
@@ -158,27 +159,27 @@ def writers_of(run: Path, checkpoint: str | None) -> list[int]:
 
 
 class _StoppedError(Exception):
-    """The run has ended, and reading its checkpoints with it."""
+    """The run has ended, so that its checkpoints are not read any further."""
 
 
 class CheckpointRecorder:
     """Records the checkpoints that appear in a folder while a run trains.
 
-    The state of the files is recorded at once, their digests by a thread of the lowest priority: a
-    resume needs them only where the states tell nothing, as on a copy.
+    The state of the files is recorded at once, and their digests by a thread of the lowest priority:
+    a resume needs digests only if states can't be compared, as for a copy.
     """
 
     def __init__(self, run: Path, output: Path) -> None:
         self._run = run
         self._output = output
         self._attempt = max(1, latest_attempt(run))
-        # what is there before this attempt writes any, and what all ranks have written
+        # The checkpoints that existed before this attempt, or that all ranks have written.
         self._settled = {folder.name for folder in self._folders()}
-        # what was recorded while some rank may still have written a file
+        # The checkpoints that were recorded while some rank may still have been writing a file.
         self._open: dict[str, dict[str, FileState]] = {}
         self._queue: queue.SimpleQueue[WrittenCheckpoint | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        self._lock = threading.Lock()  # of the file
+        self._lock = threading.Lock()  # it guards writes to checkpoints.jsonl
         self._thread = threading.Thread(target=self._digest_all, daemon=True)
         self._thread.start()
 
@@ -188,7 +189,7 @@ class CheckpointRecorder:
         return bool(self._open)
 
     def _folders(self) -> list[Path]:
-        """Return the checkpoints that are not written while later steps are trained."""
+        """Return the checkpoints, without those that are being written while later steps train."""
         try:
             folders = [path for path in self._output.iterdir() if names_checkpoint(path)]
         except OSError:
@@ -198,8 +199,8 @@ class CheckpointRecorder:
     def record_new(self, *, is_whole: bool) -> None:
         """Record the checkpoints that were written since the last call.
 
-        `is_whole`: every rank has written its files, as one that trains the next step has. What
-        changes afterwards was not written by the run.
+        `is_whole`: every rank has written its files, which is certain once it trains the next step.
+        The run itself does not change them afterwards.
         """
         for folder in self._folders():
             if folder.name in self._settled:
@@ -219,8 +220,8 @@ class CheckpointRecorder:
     def close(self, *, is_writing: bool) -> None:
         """Stop, once no process of the run is left.
 
-        `is_writing`: the run ended while it wrote a checkpoint. One that is half written is found
-        by its files (checkpoints.py).
+        `is_writing`: the run ended while it wrote a checkpoint. A half-written checkpoint is
+        recognised by its files (checkpoints.py).
         """
         self._stopped.set()
         self._queue.put(None)
@@ -254,15 +255,17 @@ class CheckpointRecorder:
                 self._digest(checkpoint)
 
     def _digest(self, checkpoint: WrittenCheckpoint) -> None:
-        """Add the digests of a checkpoint to the record, unless it has changed or gone meanwhile."""
+        """Add a checkpoint's digests to the record, unless it has changed or was removed meanwhile."""
         folder = self._output / checkpoint.name
-        digests = {name: hash_file(folder / name, self._go_on) for name in checkpoint.files}
+        digests = {
+            name: hash_file(folder / name, self._raise_if_stopped) for name in checkpoint.files
+        }
         if checkpoint_files(folder) == checkpoint.files:
             self._write(
                 WrittenCheckpoint(checkpoint.name, checkpoint.attempt, checkpoint.files, digests)
             )
 
-    def _go_on(self, size: int) -> None:
+    def _raise_if_stopped(self, size: int) -> None:
         if self._stopped.is_set():
             raise _StoppedError
 

@@ -7,7 +7,7 @@
   const { clamp, format, valueRange, chooseTicks, chooseLogTicks, find, nearest, write, thin } = drawing;
   const full = data[0].steps;
   const view = { first: full[0], last: full[1] }; // the steps that all charts show
-  let pointed = null; // the step at the pointer, also between two whole ones
+  let pointed = null; // the step at the pointer, which may be between two whole numbers
 
   const count = (step) => step.toLocaleString("en");
   // The part of a curve that the view shows, with its places where it crosses the view's ends.
@@ -30,7 +30,7 @@
       this.figure = figure;
       this.unit = unit ? ` ${unit.split(" ")[0]}` : "";
       this.isLog = false;
-      this.step = null; // that the readout shows
+      this.step = null; // the step that the readout shows
       this.plot = figure.querySelector(".plot");
       this.svg = this.plot.querySelector("svg");
       this.area = figure.querySelector(".area");
@@ -60,7 +60,7 @@
 
     measure() {
       this.width = this.plot.clientWidth;
-      this.height = this.plot.clientHeight - TOP - BOTTOM; // of the area
+      this.height = this.plot.clientHeight - TOP - BOTTOM; // the height of the curves' area
     }
 
     // The heights on the axis: the values or their logarithms, NaN where there is none.
@@ -165,12 +165,12 @@
       line.dots.setAttribute("d", dots.map(dot).join(""));
     }
 
-    // Shows the values at the pointer: of each curve that of its nearest step.
+    // Shows each curve's value at the step that is nearest to the pointer.
     point() {
       this.cursor.hidden = pointed === null;
       const read = pointed === null ? [] : this.shown.map((line) => ({ line, at: nearest(line.steps, pointed) }));
       for (const line of this.lines) line.point.hidden = true;
-      if (!read.length) return; // the pointer has left: what it read stays
+      if (!read.length) return; // the pointer has left, and the last values stay
       this.cursor.style.left = `${this.toLeft(pointed)}px`;
       for (const { line, at } of read) {
         const step = line.steps[at];

@@ -13,7 +13,7 @@ from launch.execution.record.steps import Curve, MetricCurves, Point
 from launch.table import format_measurement
 from launch.terminal import printable
 
-COLOURS = 6  # of page.css; curves beyond them repeat the colours with another dash
+COLOURS = 6  # colours in page.css; further curves repeat them with another dash
 _TABLE_STEPS = 6
 
 
@@ -63,7 +63,8 @@ class Chart:
     title: str
     unit: str
     lines: Sequence[Line]
-    steps: tuple[int, int]  # of the horizontal axis, the same for all charts of a page
+    # The first and the last step of the axis, the same for all charts of a page.
+    steps: tuple[int, int]
 
     @property
     def is_drawn(self) -> bool:
@@ -72,7 +73,7 @@ class Chart:
 
     @property
     def is_always_0(self) -> bool:
-        """Whether it shows a line at 0 and nothing else."""
+        """Whether all its curves stay at 0."""
         return not any(value for line in self.lines for _, value in line.points)
 
     def as_json(self) -> dict[str, object]:
@@ -152,7 +153,7 @@ _LABEL_PATTERNS = (
 _REWARD = ChartKind("Reward", "", r"reward")
 _LOSS = ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss(/.+)?")
 _KINDS = (
-    _REWARD,  # of RLVR
+    _REWARD,  # only RLVR logs it
     _LOSS,
     ChartKind("Reward margin", "", r".*margins?"),
     ChartKind("Reward accuracy", "%", r".*rewards?[_/]accurac(y|ies)", 100),

@@ -12,7 +12,7 @@ from launch.execution.record.steps import MetricCurves, read_curves
 from launch.execution.report.summary import Figure
 from launch.table import Table, format_measurement
 
-_MAX_RUNS = 24  # whose curves a page shows
+_MAX_RUNS = 24  # runs whose curves a page shows
 _LINE = 110  # characters
 
 
@@ -60,7 +60,7 @@ class Document:
     runs: dict[str, MetricCurves] = field(default_factory=dict)  # the curves of its short runs
 
     def add_table(self, table: Table) -> None:
-        """Add a table that has more than its head."""
+        """Add a table, unless it has only its head."""
         if len(table.rows) > 1:
             self.tables.append(table)
 

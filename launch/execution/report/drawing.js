@@ -53,7 +53,7 @@ const drawing = (() => {
       power = 0;
     }
     let values = multiples(low, high, factor, power);
-    if (!values.length) { // the axis lies between two of them
+    if (!values.length) { // the axis is between two of them
       [factor, power] = { 1: [5, power - 1], 2: [1, power], 5: [2, power] }[factor];
       values = multiples(low, high, factor, power);
     }

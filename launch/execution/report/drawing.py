@@ -1,4 +1,4 @@
-"""Draw a chart as SVG: axes with round numbers, and curves with a few points a column of pixels.
+"""Draw a chart as SVG: axes with round numbers, and curves with a few points per column of pixels.
 
 The page shows this drawing without a script. charts.js draws it again at the size of the window and
 for a zoom, by the same rules (drawing.js). Horizontal positions are given as shares of the width,
@@ -43,7 +43,7 @@ class AxisTick:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart at the size of a slide's picture. The loss is larger than the others."""
+    """A chart at the size of a picture on a slide. The chart of the loss is larger than the others."""
 
     chart: Chart
     top: ClassVar[int] = 8  # pixels above the area of the curves
@@ -66,7 +66,7 @@ class Drawing:
 
     @property
     def full_height(self) -> int:
-        """The height with the key, which only a saved picture shows: the page has a legend."""
+        """The height with the key, which only a saved picture has, since the page has a legend."""
         return self.row(len(self.chart.lines)) + _ROW // 2
 
     def row(self, index: int) -> int:
@@ -98,7 +98,7 @@ class Drawing:
 
     @property
     def title(self) -> str:
-        """What the chart shows, in words."""
+        """The title of the chart, with its unit."""
         unit = f", {self.chart.unit}" if self.chart.unit else ""
         return f"{self.chart.title}{unit}, by step"
 
@@ -117,7 +117,7 @@ class Drawing:
     def value_ticks(self) -> list[AxisTick]:
         low, high = self._range
         ticks = choose_ticks(low, high, max(2, self.area_height // _TICK_HEIGHT))
-        return [AxisTick(round(self._top_of(value), 1), label) for value, label in ticks]
+        return [AxisTick(round(self._y_of(value), 1), label) for value, label in ticks]
 
     @property
     def step_ticks(self) -> list[AxisTick]:
@@ -145,7 +145,7 @@ class Drawing:
         values = [value for line in self.chart.lines for _, value in _finite_points(line)]
         return value_range(min(values), max(values)) if values else (0.0, 1.0)
 
-    def _top_of(self, value: float) -> float:
+    def _y_of(self, value: float) -> float:
         """Return the pixels of a value from the top. Halves do not overflow at the largest float."""
         low, high = self._range
         return self.area_height * (1 - (value / 2 - low / 2) / (high / 2 - low / 2))
@@ -161,7 +161,7 @@ class Drawing:
                 segments.append([])
                 continue
             left = pixels_per_step * (step - first)
-            segments[-1].append((left, self._top_of(rounded)))
+            segments[-1].append((left, self._y_of(rounded)))
         return segments
 
 
@@ -220,7 +220,7 @@ def choose_ticks(
         factor = 1
         power = 0
     values = _multiples(low, high, factor, power)
-    if not values:  # the axis lies between two multiples: the next smaller distance has one on it
+    if not values:  # the axis is between two multiples; the next smaller distance has one on it
         if factor == 1:
             power -= 1
         factor = {1: 5, 2: 1, 5: 2}[factor]
@@ -263,7 +263,7 @@ def thin(places: Sequence[Place]) -> list[Place]:
 
 
 def _write_places(places: Sequence[Place]) -> str:
-    """Return places as an SVG path has them, with tenths of a pixel."""
+    """Return places in the syntax of an SVG path, with tenths of a pixel."""
     return " ".join(f"{round(left, 1):g} {round(top, 1):g}" for left, top in places)
 
 

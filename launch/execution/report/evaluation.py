@@ -1,4 +1,4 @@
-"""What a run's model answered: the tasks of evaluation.json, and samples while it trained."""
+"""Reads what a run's model answered: in the tasks of evaluation.json, and while it trained."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from launch.execution.record.run import Run, mapping, number, objects
 from launch.files import iterate_json_lines, read_json_object
 from launch.table import format_measurement
 
-_ANSWERS = 3  # of each task
-_MAX_ROWS = 2000  # read of a file of answers
-_MAX_CHARACTERS = 600  # shown of a prompt or an answer
+_ANSWERS = 3  # answers of each task that are shown
+_MAX_ROWS = 2000  # rows of a file of answers that are read
+_MAX_CHARACTERS = 600  # characters of a prompt or an answer that are shown
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class EvaluationSection:
     """The tables of an evaluation; the first row of each is its head."""
 
     rows: list[list[str]]  # a row for each task: the score of each model
-    answers: list[list[str]]  # what each model answered to the first questions of each task
+    answers: list[list[str]]  # each model's answers to the first questions of each task
     source: str  # the model and the harness
 
 
@@ -68,8 +68,8 @@ def _find_sample_files(tasks: Sequence[Mapping[str, Any]]) -> dict[str, list[str
 def _answer_rows(sample_files: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return a row for each prompt of a task: what is expected, and each model's answer."""
     models = list(sample_files)
-    targets: dict[tuple[str, str], str] = {}  # by task and prompt
-    answers: dict[tuple[str, str], dict[str, str]] = {}  # by task and prompt, then by model
+    targets: dict[tuple[str, str], str] = {}  # {(task, prompt): expected answer}
+    answers: dict[tuple[str, str], dict[str, str]] = {}  # {(task, prompt): {model: answer}}
     for model, files in sample_files.items():
         for file in files:
             for answer in _read_answers(Path(file)):
@@ -86,7 +86,7 @@ def _answer_rows(sample_files: Mapping[str, Sequence[str]]) -> list[list[str]]:
 def _read_answers(path: Path) -> Iterator[_Answer]:
     """Yield the first generated answers of each task in a file of lm-evaluation-harness.
 
-    A task that only scores given texts has none.
+    A task that only scores given texts has no generated answers.
     """
     counts: Counter[str] = Counter()
     for row in islice(iterate_json_lines(path), _MAX_ROWS):
@@ -100,7 +100,7 @@ def _read_answers(path: Path) -> Iterator[_Answer]:
         if counts[task] > _ANSWERS:
             continue
         prompt = _first_text(row.get("arguments"))
-        yield _Answer(task, _cut(prompt), _cut(text), _cut(row.get("target")))
+        yield _Answer(task, _truncate(prompt), _truncate(text), _truncate(row.get("target")))
 
 
 def _first_text(value: object) -> str | None:
@@ -109,7 +109,7 @@ def _first_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _cut(value: object) -> str:
+def _truncate(value: object) -> str:
     text = "" if value is None else str(value)
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
@@ -154,9 +154,9 @@ def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
     """Return the prompts that the model answered while it trained, each with a table of its answers
     by step.
     """
-    answers: dict[str, dict[int, str]] = {}  # by prompt, then by step
+    answers: dict[str, dict[int, str]] = {}  # {prompt: {step: answer}}
     for event in run.events("completion"):
-        prompt = _cut(event.data.get("prompt"))
+        prompt = _truncate(event.data.get("prompt"))
         answers.setdefault(prompt, {})[event.data["step"]] = _describe_completion(event)
     samples = []
     for prompt, by_step in answers.items():
@@ -168,7 +168,7 @@ def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
 
 def _describe_completion(event: Event) -> str:
     """Return the sampled text, and the value of each reward function that judged it."""
-    parts = [_cut(event.data.get("completion"))]
+    parts = [_truncate(event.data.get("completion"))]
     for name, value in mapping(event.data.get("rewards")).items():
         reward = number(value)
         if reward is not None:

@@ -42,7 +42,7 @@ from launch.worker.finding import Finding
 FILE = "report.html"
 _FOLDER = Path(__file__).parent
 _CHART_SCRIPTS = ("drawing.js", "charts.js")
-_MAX_POINTS = 40_000  # of all curves of a page: about 2 MB
+_MAX_POINTS = 40_000  # points of all curves of a page, which take about 2 MB
 
 
 def render_runs(
@@ -238,7 +238,7 @@ def _guard_numbers(finding: Finding) -> list[Figure]:
 
 
 _LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read
-_BYTES_PER_SECOND = 25_000_000  # read by one core: 0.43 GB of eleven metrics took 11 s
+_BYTES_PER_SECOND = 25_000_000  # one core's reading speed: 0.43 GB of eleven metrics took 11 s
 
 
 def announce_reading(folders: Iterable[Path], notify: Callable[[str], None]) -> None:
@@ -262,7 +262,7 @@ def write_run_report(run: Run, notify: Callable[[str], None]) -> None:
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:
     """Write what `render` returns as report.html into a folder, and report its path.
 
-    A problem is a warning: the outcome of the run is recorded by now.
+    A problem is only a warning, because the outcome of the run has been recorded.
     """
     try:
         write_file(folder / FILE, render())

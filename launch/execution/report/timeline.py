@@ -14,7 +14,7 @@ from launch.table import format_duration
 class Bar:
     """One phase, in percent of the attempt's time."""
 
-    phase: str  # as in events.jsonl
+    phase: str  # the phase's name in events.jsonl
     title: str
     left: float
     width: float
@@ -27,7 +27,7 @@ class AttemptTimeline:
     number: int
     began: float  # unix seconds
     bars: Sequence[Bar]
-    # a row for each phase: its name, its title, its time, its share of the attempt
+    # A row for each phase has its name, its title, its time and its share of the attempt.
     totals: Sequence[tuple[str, str, str, str]]
     resumed_from: str | None  # the checkpoint
 
@@ -35,9 +35,7 @@ class AttemptTimeline:
 def build_timelines(
     attempts: Sequence[Sequence[Phase]], resumed_from: Sequence[str | None]
 ) -> list[AttemptTimeline]:
-    """Return the phases of each attempt; `resumed_from` has each attempt's checkpoint, where it had
-    one.
-    """
+    """Return the phases of each attempt. `resumed_from` has the checkpoint of each attempt, if any."""
     timelines = []
     for index, phases in enumerate(attempts):
         began = phases[0].began

@@ -18,10 +18,10 @@ SERVER_DIED = "vllm_server_died"
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended, and what only its closing lines need."""
+    """The outcome of a run, and the facts that only its closing lines need."""
 
     outcome: Outcome
-    rank: int | None = None  # whose log shows the cause
+    rank: int | None = None  # the rank whose log shows the cause
     notes: tuple[str, ...] = ()  # lines about checkpoints
 
 
@@ -49,7 +49,7 @@ def conclude(
     if removed is not None:
         message = f"{removed} was removed while the run wrote to it"
         return RunEnd(replace(run, exit_code=EXIT_FAILED, cause=message, cause_id="folder_removed"))
-    if server_failure is not None:  # whatever the ranks then reported
+    if server_failure is not None:  # the server is the cause, whatever the ranks report after it
         cause = observer.server_log.find_cause(server_failure, watch.config.situation)
         failed = replace(run, exit_code=EXIT_FAILED, cause=cause.line, detail=cause.detail)
         cure = cause.cure.text if cause.cure is not None else None
@@ -68,8 +68,8 @@ def conclude(
         failed = replace(failed, guard=finding.as_json())
     unmet = observer.causes.unmet_expectation()
     if unmet is not None:
-        # the worker's own message already contains the advice; a cure would match an unrelated line
-        # of the log
+        # The worker's own message already contains the advice, and a cure would match an unrelated
+        # line of the log.
         failed = replace(failed, exit_code=EXIT_STOPPED, cause_id=unmet)
     elif cause.cure is not None:
         failed = replace(failed, cause_id=cause.cure.id, cure=cause.cure.text)

@@ -39,7 +39,7 @@ _MAX_PENDING = (
 _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
 _RECENT_LINES = 500
 _CHECKPOINT = "checkpoint"
-# of tqdm: `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`
+# A progress bar of tqdm is `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`.
 _BAR = re.compile(r"(?P<done>\d+)/(?P<total>\d+) \[")
 
 
@@ -59,7 +59,7 @@ class Observer:
         clock: Callable[[], float] = time.monotonic,
         checkpoints: CheckpointRecorder | None = None,
     ) -> None:
-        # phases, steps, totals, each warning once
+        # Phases, steps and totals, and each warning once.
         self.display_events: deque[Event] = deque(maxlen=_MAX_PENDING)
         self.causes = CauseFinder(ranks)
         self.server_log = ServerLog()
@@ -119,8 +119,8 @@ class Observer:
                 file.close()
 
     def _take_phase(self, event: Event) -> None:
-        """Record a phase. The phase of the run is the first rank's; the other ranks send only their
-        first one, with their process id.
+        """Record a phase. The run's phases are those of the first rank; the other ranks send only
+        their first one, with their process id.
         """
         if isinstance(event.data.get("pid"), int):
             self._watch.add_process(event.rank, event.data["pid"])
@@ -141,7 +141,8 @@ class Observer:
         if recorder is not None:
             is_written = self._phase == _CHECKPOINT and phase != _CHECKPOINT
             if is_written or (is_step and recorder.is_waiting):
-                # before the step is recorded, so that a launcher that is killed has recorded both
+                # This precedes the record of the step, so that a launcher which is killed has
+                # recorded both.
                 recorder.record_new(is_whole=is_step)
         if phase == self._phase:
             return
@@ -187,7 +188,7 @@ class Observer:
         if values is None:
             return
         self.step = values["step"]
-        if event.rank == self._first_rank:  # not every trainer says when it begins to train
+        if event.rank == self._first_rank:  # not every trainer reports when it begins to train
             training = Event("phase", event.time, event.rank, {"phase": "training"})
             self._begin_phase(training, is_step=True)
         self._append(self._metrics_file, values)
@@ -195,6 +196,6 @@ class Observer:
         self._watch.observe(LoggedStep(self._clock(), self.step, self.metrics.last))
 
     def _append(self, file: JsonLines, value: dict[str, Any]) -> None:
-        # a full disk; a file that is already closed
+        # The disk may be full, or the file already closed.
         with self._lock, contextlib.suppress(OSError, ValueError):
             file.append(value)

@@ -23,7 +23,7 @@ _ORPHANS = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at mo
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is suspended (SIGSTOP); False for one that cannot be looked at."""
+    """Return whether a process is suspended (SIGSTOP); False for one that cannot be inspected."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -82,17 +82,18 @@ GRACE = 8.0  # seconds between SIGTERM and SIGKILL; the kills included, a run en
 # Seconds within which the reaper reports that it has carried out an order. A reaper that does not
 # is stopped or hangs.
 _PATIENCE = GRACE + 12.0
-_PATIENCE_AT_KILL = 4.0  # the same if the reaper is stopped (SIGSTOP) or the user has asked twice
+# The seconds are fewer if the reaper is stopped (SIGSTOP) or the user has asked twice.
+_PATIENCE_AT_KILL = 4.0
 _REAPER = Path(__file__).with_name("reaper.py")
 
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """A program that runs beside the command: it answers GET /health before that is started."""
+    """A program that runs beside the command, which starts once the program answers GET /health."""
 
     argv: tuple[str, ...]
-    port: int  # on this machine
-    env: Mapping[str, str] = field(default_factory=dict)  # in addition to the command's
+    port: int  # a port of this machine
+    env: Mapping[str, str] = field(default_factory=dict)  # variables in addition to the command's
     seconds: float = 1800.0  # within which it answers
 
     def order(self, output: Path) -> dict[str, Any]:
@@ -117,8 +118,8 @@ class ReaperProcess:
         self.status: int | None = None
         self.ended_processes = 0
         self.left: int | None = None  # processes that could not be ended
-        self.interrupted = False  # by the user's signal
-        self.halted = False  # by a guard
+        self.interrupted = False  # whether a signal of the user ended it
+        self.halted = False  # whether a guard ended it
         self.completed = False  # ended because all requested steps are logged
         self.server_reports: deque[dict[str, Any]] = deque()  # about the server, not yet taken
         command = [sys.executable, "-P", "-u", str(_REAPER)]
@@ -195,7 +196,7 @@ class ReaperProcess:
         return time.monotonic() - self._ordered > patience
 
     def kill(self) -> None:
-        """Kill the reaper itself; its reports then end, and what it left is ended from here."""
+        """Kill the reaper itself; its reports then end, and this process ends what it has left."""
         self._process.kill()
 
     def close(self) -> None:

@@ -38,12 +38,13 @@ from typing import Any
 import psutil
 
 _LINUX = sys.platform.startswith("linux")
-# linux/prctl.h
-_SUBREAPER, _PDEATHSIG = 36, 1
+# The numbers are those of linux/prctl.h.
+_SUBREAPER = 36
+_PDEATHSIG = 1
 _DRAIN = 1.0  # seconds that the orphans of a finished launcher get to exit by themselves
 _KILL_FOR = 10.0  # seconds until a process that survives SIGKILL (D state) is given up and reported
 _POLL = 0.05
-_HEALTH_EVERY = 0.25  # seconds between two questions whether the server is up
+_HEALTH_EVERY = 0.25  # seconds between two requests to the server's health endpoint
 _HEALTH_TIMEOUT = 2.0  # seconds
 # Open files of a process. A higher limit slows down programs that close every possible descriptor.
 _MOST_FILES = 65_536
@@ -335,7 +336,7 @@ def _raise_file_limit() -> None:
 def main() -> None:
     global _WAKE  # noqa: PLW0603  one wake-up pipe per process, as for its signal handlers
     for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
-        # not SIG_IGN, which the trainer would inherit
+        # SIG_IGN would be inherited by the trainer.
         signal.signal(getattr(signal, name), lambda *_: None)
     reaper = Reaper(*_read_order())
     _WAKE = os.pipe()

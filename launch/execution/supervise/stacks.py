@@ -20,7 +20,7 @@ from launch.terminal import format_ranks
 _TIMEOUT = 20.0  # seconds, for all ranks together
 _THREAD = re.compile(r"^Thread .*\((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
 _FRAME = re.compile(r"^    (?P<function>\S.*) \((?P<place>[^()]+:\d+)\)$")
-# the files whose frames surround every collective
+# The files whose frames surround every collective.
 _WRAPPER_FILES = ("distributed_c10d.py", "c10d_logger.py", "operations.py", "_contextlib.py")
 _KERNEL_STATES = {
     psutil.STATUS_DISK_SLEEP: "in uninterruptible sleep (disk or driver)",
@@ -88,7 +88,7 @@ def find_py_spy() -> str | None:
 
 
 def _start_dump(spy: str, process: psutil.Process, path: Path) -> subprocess.Popen[bytes]:
-    # py-spy can't pause a process that is stopped already
+    # py-spy can't pause a process that is stopped already.
     pausing = ["--nonblocking"] if is_stopped(process.pid) else []
     with open(path, "wb", opener=open_unlinked) as file:
         command = [spy, "dump", "--subprocesses", *pausing, "--pid", str(process.pid)]

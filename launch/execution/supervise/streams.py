@@ -30,9 +30,9 @@ CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
 _LINE_END = re.compile(rb"[\r\n]")
 _PIPE_SIZE = 1 << 20  # bytes, on Linux: a burst of this size does not block the trainer
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
-# seconds between two rounds while little arrives; waking up for every line would cost more
+# Seconds between two rounds while little arrives; waking up for every line would cost more.
 _IDLE = 0.02
-# the source numbers of the launcher's own output and of the server's; ranks are 0, 1, ...
+# The source numbers of the launcher's own output and of the server's; ranks are 0, 1, ...
 LAUNCHER = -1
 SERVER = -2
 SERVER_LOG = "vllm-server.log"
@@ -179,7 +179,8 @@ class Pump:
         self.fault: Exception | None = None
         self._sink = sink
         self._selector = selectors.DefaultSelector()
-        self._readers: dict[int, _OutputReader | _EventReader] = {}  # by descriptor
+        # The readers by file descriptor.
+        self._readers: dict[int, _OutputReader | _EventReader] = {}
         self._closing = threading.Event()
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ, None)
@@ -222,7 +223,7 @@ class Pump:
             now = time.time()
             bytes_read = 0
             for key, _ in ready:
-                if key.data is not None:  # else it is the pipe that only wakes this thread up
+                if key.data is not None:  # the pipe that only wakes this thread up has no data
                     bytes_read += self._read(key.fd, key.data, now)
             if bytes_read < _PIPE_SIZE // 8:
                 self._closing.wait(_IDLE)

@@ -45,7 +45,7 @@ from launch.resources import PYTHON_VARIABLES
 _REFRESH = 0.2  # seconds
 _REPEAT = "; press again to end them at once"
 _FOLDER_EVERY = 2.0  # seconds between two checks that the run folder exists
-_FOLDER_MISSES = 3  # in a row, after which it counts as removed
+_FOLDER_MISSES = 3  # consecutive misses after which the folder counts as removed
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -63,20 +63,20 @@ class Execution:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)  # the variables set for the command
-    # the variables removed from its environment: names, or patterns such as PREFIX_*
+    # The variables removed from its environment: names, or patterns such as PREFIX_*.
     unset: tuple[str, ...] = ()
-    # what the guards need; its guard_context has the ranks and the steps
+    # The settings of the guards; its guard_context has the ranks and the steps.
     watch_config: WatchConfig = field(default_factory=WatchConfig)
-    # end the run as done after this logged step; it then leaves no model
+    # End the run as done after this logged step, without a model.
     stop_after: int | None = None
     seconds: float | None = None  # end the run as done after this time, whatever was logged
     peers: PeerNodes | None = None  # the other nodes of the run
     server: ServerProgram | None = None  # starts before the command, and ends after it
-    # The exit codes of the ends that are recorded at once, before anything is printed. A pass that
-    # is not a run has none. In a job it lacks the interruption, because the caller knows its cause
-    # (a lost node, the time limit) and records it.
+    # The exit codes with which an end is recorded at once, before anything is printed. It is empty
+    # for a pass that is not a run. In a job it lacks the interruption, because the caller knows its
+    # cause (a lost node, the time limit) and records it.
     recorded: tuple[int, ...] = (EXIT_FAILED, EXIT_STOPPED, EXIT_INTERRUPTED)
-    # False where another node of the run reports an interruption and watches the run folder
+    # False if another node of the run reports an interruption and watches the run folder.
     leads: bool = True
 
 
@@ -89,7 +89,7 @@ def _reaper_order(execution: Execution, run_id: str, channel: Channel) -> dict[s
         "set": {
             **execution.env,
             **PYTHON_VARIABLES,
-            # torch's elastic agent leaves a folder there; the ranks get their own back
+            # torch's elastic agent leaves a folder in TMPDIR. The ranks restore their own TMPDIR.
             "TMPDIR": str(channel.folder),
             "LAUNCH_TMPDIR": {**os.environ, **execution.env}.get("TMPDIR", ""),
             "LAUNCH_RUN_ID": run_id,
@@ -144,7 +144,7 @@ def _signal_handlers(stops: _StopSignals, signals: Sequence[signal.Signals]) -> 
 
 @contextlib.contextmanager
 def hold_signals() -> Iterator[None]:
-    """Have the signals that end a run wait until this is left: a record is written whole."""
+    """Defer the signals that end a run until the context ends, so that a record is written whole."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -243,7 +243,7 @@ def _close_reaper(reaper: ReaperProcess, run_id: str) -> int:
 
 @dataclass
 class _LiveRun:
-    """The main thread's part in a run: it shows it, finds out when to end it, and records its
+    """The main thread's part in a run: it shows the run, decides when to end it, and records its
     end.
     """
 
@@ -255,10 +255,10 @@ class _LiveRun:
     stops: _StopSignals
     began: float = field(default_factory=time.monotonic)
     is_removed: bool = False  # whether the folder was removed while the run wrote to it
-    server_failure: str | None = None  # what the server did, where that ended the run
-    _step: int = 0  # the last one that the other nodes were notified of
-    _misses: int = 0  # looks in a row that did not find the folder
-    _folder_checked: float = field(default_factory=time.monotonic)  # when it was looked for last
+    server_failure: str | None = None  # how the server ended the run
+    _step: int = 0  # the last step of which the other nodes were notified
+    _misses: int = 0  # consecutive checks that did not find the folder
+    _folder_checked: float = field(default_factory=time.monotonic)  # the time of the last check
 
     def begin_import(self) -> None:
         """Record that the command starts, whose first phase is the import of the trainer."""
@@ -291,7 +291,7 @@ class _LiveRun:
                     signals_seen += 1
 
     def _take_server_reports(self, reaper: ReaperProcess) -> None:
-        """Say that the server is up, and keep why it ended the run."""
+        """Print that the server is up, and keep the reason why it ended the run."""
         while reaper.server_reports:
             report = reaper.server_reports.popleft()
             if report["kind"] == "server_ready":
@@ -328,7 +328,7 @@ class _LiveRun:
             seconds=time.monotonic() - self.began,
             steps=self.observer.step,
             last_loss=self.observer.metrics.last_loss,
-            # the processes of a run that has done enough are ended from here as a rule
+            # When a run has logged the requested steps, its processes are ended on purpose.
             ended_processes=0 if reaper.completed else ended_processes,
         )
         return conclude(
@@ -342,13 +342,13 @@ class _LiveRun:
         )
 
     def record_end(self, end: RunEnd) -> None:
-        """Write FAILED where the execution has its ends recorded at once."""
+        """Write FAILED, if the execution has this end recorded at once."""
         if end.outcome.exit_code in self.execution.recorded:
             with contextlib.suppress(OSError):  # the caller tries again, and reports it
                 self.folder.finish(end.outcome)
 
     def say_end(self, end: RunEnd, pump: Pump) -> None:
-        """Print the closing lines, and what of the output was lost."""
+        """Print the closing lines, and how much of the output was lost."""
         if self.execution.leads or end.outcome.exit_code != EXIT_INTERRUPTED:
             for line in end_lines(end, self.folder):
                 self.screen.say(line)

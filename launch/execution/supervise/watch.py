@@ -1,7 +1,7 @@
 """Runs the guards on the facts of a run, and ends the run when one of them fails.
 
-They have a thread of their own. Neither the pump, which must keep reading while stacks are dumped,
-nor the display, whose terminal may block, can delay it. What it needs of a plan is a WatchConfig.
+The guards have a thread of their own, which neither the pump (it must keep reading while stacks are
+dumped) nor the display (its terminal may block) can delay. A WatchConfig has what it needs of a plan.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from launch.planning.plan import Plan
 from launch.planning.read_files import CHANGED, LoadedFiles, describe
 
 _LOADED = ("reference_logprobs", "first_step", "training")  # phases after everything was loaded
-_TICK = 0.5  # seconds between two looks at the processes
-_DISK_EVERY = 5.0  # seconds between two looks at the free space
-# seconds between two looks at the sizes of checkpoint files, which load a network file system
+_TICK = 0.5  # seconds between two checks of the processes
+_DISK_EVERY = 5.0  # seconds between two checks of the free space
+# Seconds between two checks of the sizes of checkpoint files, which load a network file system.
 _CHECKPOINTS_EVERY = 60.0
 
 
@@ -98,11 +98,12 @@ class Watch:
         end_run: Callable[[], bool],
         peers: PeerNodes | None = None,
     ) -> None:
-        self.stopped_by: GuardFinding | None = None  # the one that ended the run
-        self.in_time = False  # whether the run still lived when that came
+        self.stopped_by: GuardFinding | None = None  # the finding that ended the run
+        self.in_time = False  # whether the run was still alive when that finding was made
         self.stacks: Stacks | None = None
         self.messages: deque[str] = deque(maxlen=1000)  # lines to show
-        self.findings: deque[GuardFinding] = deque(maxlen=1000)  # to record, warnings included
+        # Findings to record, warnings included.
+        self.findings: deque[GuardFinding] = deque(maxlen=1000)
         self.config = config
         self._stacks_folder = stacks_folder
         self._end_run = end_run
@@ -111,10 +112,10 @@ class Watch:
         self._guards = build_guards(config.guards, config.guard_context)
         self._issued: set[tuple[str, bool]] = set()  # guard, and whether it stopped
         self._facts: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
-        self._processes: dict[int, psutil.Process] = {}  # by rank
+        self._processes: dict[int, psutil.Process] = {}  # the processes by rank
         self._exited: set[int] = set()  # ranks
         self._has_changes = False  # whether it was reported that an input is not the planned one
-        self._notes_seen = 0  # of inputs that changed after they were loaded
+        self._notes_seen = 0  # reported changes of inputs after they were loaded
         self._disk_checked = -_DISK_EVERY
         self._checkpoint_bytes: int | None = None
         self._checkpoint_checked = -_CHECKPOINTS_EVERY
@@ -190,7 +191,7 @@ class Watch:
             self._check_disk(now)
         if self._peers is not None and not self._published and self._peers.progress == "stalled":
             self._published = True
-            # the requesting node then reports this node as missing
+            # If this fails, the requesting node reports this node as missing.
             with contextlib.suppress(OSError):
                 self._peers.publish_stacks(self._dump_local_stacks())
         self._check(Tick(now))
@@ -208,7 +209,7 @@ class Watch:
         checkpoint_bytes = self._checkpoint_bytes or self.config.checkpoint_bytes
         model_bytes = self.config.model_bytes
         if model_bytes is not None:
-            # the part that is written already needs no more space
+            # The part that is written already needs no more space.
             model_bytes = max(0, model_bytes - weight_bytes(output))
         self._check(DiskUsage(now, free, checkpoint_bytes, model_bytes))
 
@@ -273,7 +274,7 @@ class Watch:
             self._peers.report_progress("stalled")
             local = self._dump_local_stacks()
             others = self._peers.collect_stacks()
-        except OSError as error:  # for example a full disk
+        except OSError as error:  # the disk may be full
             return Stacks((), (f"no stacks: {error}",))
         return Stacks((*local.files, *others.files), (*local.summary, *others.summary))
 
@@ -288,14 +289,14 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @dataclass(frozen=True)
 class WatchConfig:
-    """What the supervisor knows of a run besides its command."""
+    """The facts of a run that its supervisor needs besides the command."""
 
     guards: GuardsConfig | None = None  # None turns all guards off
     allow: Collection[str] = ()  # ids of guards that only warn
     guard_context: GuardContext = field(default_factory=GuardContext)
-    inputs: LoadedFiles | None = None  # what compares the files that are loaded; None: nothing
+    inputs: LoadedFiles | None = None  # compares the loaded files; None: they are not compared
     output: Path | None = None  # the trainer's output folder
-    layout: Layout | None = None  # what makes a checkpoint of this run complete
+    layout: Layout | None = None  # determines which checkpoints of this run are complete
     checkpoint_bytes: int | None = None  # an estimate; None if unknown
     model_bytes: int | None = None  # an estimate; None if unknown
     situation: Situation = field(default_factory=Situation)
@@ -308,14 +309,14 @@ class WatchConfig:
         return [checkpoint for checkpoint in checkpoints if checkpoint.complete]
 
 
-def _plans(plan: Plan, overrides: str) -> bool:
+def _can_be_planned(plan: Plan, overrides: str) -> bool:
     """Return whether the command line of a plan can be planned with other overrides."""
     changed = overrides.split()
     keys = [override_key(override) for override in changed]
     line = CommandLine("plan", False, plan.origins.overrides).without(*keys)
     try:
         plan_line(line.with_overrides(*changed))
-    except Exception as error:  # of any kind: a run's outcome must not fail with its cure
+    except Exception as error:  # a cure that can't be computed must not change the run's outcome
         return not any(key in str(error) for key in keys)
     return True
 
@@ -356,7 +357,7 @@ def build_watch_config(plan: Plan) -> WatchConfig:
                 max_seq_length=recipe.max_seq_length,
                 memory=memory,
                 lengths=plan.lengths_file,
-                plans=partial(_plans, plan),
+                plans=partial(_can_be_planned, plan),
             ),
             runs=plan.runs,
             cache=plan.cache,

@@ -1,3 +1,4 @@
-"""What a training step costs, computed before it runs: memory per GPU, and time. Standard library
-only.
+"""Estimates of a training step before it runs: memory per GPU, and time.
+
+The package needs only the standard library.
 """

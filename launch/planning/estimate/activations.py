@@ -20,9 +20,9 @@ def norm_bytes(width: int, setting: MemorySetting) -> int:
     """Return the bytes per token of an RMSNorm over `width`, with its output, which the next
     matrices save.
 
-    transformers (modeling_llama.py:60-65) saves the input in fp32, the normalised input in bf16 (of
-    OLMo in fp32) and the output; Liger (ops/rms_norm.py:674) the input as it is, and one number a
-    row, and the output.
+    transformers (modeling_llama.py:60-65) saves the input in fp32, the normalised input in bf16 (in
+    fp32 for OLMo) and the output; Liger (ops/rms_norm.py:674) saves the input as it is, one number
+    per row, and the output.
     """
     element = setting.element
     if setting.liger:
@@ -55,14 +55,14 @@ def attention_bytes(setting: MemorySetting) -> int:
     heads = 0
     if shape.has_head_norms:
         heads = norm_bytes(shape.query_width, setting) + norm_bytes(shape.key_width, setting)
-        # The outputs of these norms are rotated, and not saved.
+        # The outputs of these norms are rotated and need not be saved.
         heads -= setting.element * (shape.query_width + shape.key_width)
     return setting.element * (2 * shape.query_width + 2 * keys) + sums + heads
 
 
 def mask_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of a layer's tokens x tokens matrices; of a sliding one, where only those
-    have a mask.
+    """Return the bytes of a layer's tokens x tokens matrices; of a sliding layer, if only sliding
+    layers have a mask.
 
     SDPA converts the boolean mask to the weights' type in every layer, and saves it (aten
     native/transformers/attention.cpp, convert_boolean_attn_mask). Eager saves the softmax of every
@@ -108,12 +108,12 @@ def cast_weight_bytes(setting: MemorySetting) -> float:
 
 
 def layer_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that one layer saves when it is not checkpointed; of a sliding one, where
-    the others have no mask.
+    """Return the bytes that one layer saves when it is not checkpointed; those of a sliding layer,
+    if the others have no mask.
 
-    In a compiled layer, backward recomputes the norms, the rotations' products and the gate. Saved
-    is what matrices and attention need: four hidden states, queries, keys and values before and
-    after their norm, and the two halves of the MLP.
+    In a compiled layer, backward recomputes the norms, the rotations' products and the gate. The
+    layer saves what matrices and attention need: four hidden states, queries, keys and values before
+    and after their norm, and the two halves of the MLP.
     """
     if setting.compiled:
         shape = setting.shape
@@ -147,7 +147,7 @@ def shared_bytes(setting: MemorySetting) -> float:
 def layers_bytes(setting: MemorySetting) -> float:
     """Return the bytes that all layers have saved at the end of forward.
 
-    A checkpointed layer saves only its input, or those of its attention, its MLP and their norms.
+    A checkpointed layer saves only its input, or the inputs of its attention, MLP and their norms.
     """
     layers = setting.shape.layers
     if setting.checkpointing:
@@ -188,9 +188,8 @@ _LOGITS_BACKWARD = 12
 # Bytes per logit of OLMo-core's compiled trainers: bf16 logits and their fp32 gradient; DPO's
 # log-probs have a log-softmax as well. Both numbers are fitted to benchmarks/h200_memory_olmo.json.
 _COMPILED_LOGITS = {Kind.sft: 6, Kind.dpo: 10}
-# TOKEN_CHUNK_SIZE (trl/kernels/chunked_logprob.py:31) and _CHUNKED_LOGPROB_CHUNK_SIZE
-# (trl/trainer/utils.py:1506)
-_TILE_TOKENS, _TILE_WORDS = 4096, 32768
+_TILE_TOKENS = 4096  # TOKEN_CHUNK_SIZE (trl/kernels/chunked_logprob.py:31)
+_TILE_WORDS = 32768  # _CHUNKED_LOGPROB_CHUNK_SIZE (trl/trainer/utils.py:1506)
 
 
 def loss_bytes(setting: MemorySetting) -> float:

@@ -1,4 +1,4 @@
-"""What torch's caching allocator reserves beyond the allocated peak, fitted to runs on H200s."""
+"""Estimates what torch's caching allocator reserves beyond the allocated peak, from runs on H200s."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STAGE_3 = (Mode.zero3, Mode.zero3_offload)
 
 @dataclass(frozen=True)
 class AllocatorShares:
-    """How much is reserved beyond the allocated peak."""
+    """The memory that is reserved beyond the allocated peak."""
 
-    plain: float  # in sizes of the output matrix, without ZeRO
-    stage_1_and_2: float  # the same under ZeRO 1 and 2
-    stage_3: float  # the same under ZeRO 3
+    plain: float  # the number of output matrices without ZeRO
+    stage_1_and_2: float  # their number under ZeRO 1 and 2
+    stage_3: float  # their number under ZeRO 3
     logits: float  # a share of the logits in fp32, where they exist for all tokens
     varying: float  # a share of the saved activations, where packed rows vary in length
 
@@ -31,12 +31,12 @@ class AllocatorShares:
         return self.plain
 
 
-# Least squares of the relative error over benchmarks/h200_memory_grid.json and, for `varying`,
-# h200_steps_8b.json; tests/planning/estimate/test_grid.py fits them again without each setting in
-# turn.
+# The values minimise the squared relative error over benchmarks/h200_memory_grid.json and, for
+# `varying`, h200_steps_8b.json; tests/planning/estimate/test_grid.py fits them again without each
+# setting in turn.
 SEGMENTS = AllocatorShares(plain=1.06, stage_1_and_2=12.6, stage_3=6.05, logits=0.68, varying=0.61)
-# ZeRO 1 to 3: benchmarks/h200x4_sft_8b_region.json. `plain` and `logits` are not measured yet:
-# those above are a bound.
+# The values of ZeRO 1 to 3 are fitted to benchmarks/h200x4_sft_8b_region.json. `plain` and `logits`
+# are not measured yet, and those above are an upper bound.
 EXPANDABLE_SEGMENTS = AllocatorShares(
     plain=1.06, stage_1_and_2=5.28, stage_3=1.62, logits=0.68, varying=0.0
 )
@@ -64,10 +64,10 @@ def whole_logits_bytes(setting: MemorySetting) -> float:
 
 
 def varying_bytes(setting: MemorySetting) -> float:
-    """Return the bytes saved for backward, where packed rows vary in length and all weights are
-    trained; else 0.
+    """Return the bytes saved for backward if packed rows vary in length and all weights are trained;
+    0 otherwise.
 
-    The measured runs of adapters reserve no more for such rows than for even ones.
+    The measured runs of adapters reserve no more for such rows than for rows of equal length.
     """
     if setting.packing and setting.padding and setting.adapter is None:
         return saved_bytes(setting)

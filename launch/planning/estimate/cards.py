@@ -76,7 +76,7 @@ class CardMemory:
     """The memory of one card."""
 
     gib: float
-    source: str  # where the number comes from
+    source: str  # the source of the number
 
 
 def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemory | None:
@@ -116,20 +116,20 @@ class Rates:
     memory: float  # bytes/s of everything between
     link: float  # bytes/s that each rank sends in a ring
     offload: float  # bytes/s between a card and its host
-    exposed: float  # the share of communication that nothing hides
+    exposed: float  # the share of communication that does not overlap with computation
     layer: float  # seconds of the host to issue a layer's forward and backward pass, without ZeRO-3
-    sharded_layer: float  # the same with ZeRO-3
-    expandable: float  # how many times `sharded_layer` it takes with expandable segments
-    # seconds that nothing hides for a layer's gradients in each micro batch under ZeRO 1 and 2
+    sharded_layer: float  # seconds of the host for a layer with ZeRO-3
+    expandable: float  # the factor on `sharded_layer` with expandable segments
+    # Seconds without overlap for a layer's gradients in each micro batch under ZeRO 1 and 2.
     reduced_layer: float
     step: float  # seconds of a step outside of the micro batches, without ZeRO
-    sharded_step: float  # the same with ZeRO
+    sharded_step: float  # seconds of a step outside of the micro batches, with ZeRO
     varying: float  # seconds of each micro batch whose length differs from the one before it
-    # seconds more of each micro batch of one sample, where samples vary; the cause is not known
+    # Additional seconds of each micro batch of one sample if samples vary; the cause is not known.
     single_sample: float
-    # standard deviation of log(measured / predicted seconds) that all settings on the card share
+    # The standard deviation of log(measured / predicted seconds) that all settings on a card share.
     bias: float
-    spread: float  # the same of each setting
+    spread: float  # the standard deviation of each setting's own part
 
 
 # Fitted by benchmarks/fit_speed.py to the steps measured in benchmarks/; the script has the files.
@@ -153,7 +153,7 @@ H200 = Rates(
     spread=0.1,
 )
 _H200 = "H200 SXM"
-# Two cores of a server: a guess that the first probe replaces.
+# The rates of two cores of a server, a guess that the first probe replaces.
 CPU = Rates(
     matrix=100e9,
     masked=30e9,
@@ -173,8 +173,8 @@ CPU = Rates(
     bias=1.0,
     spread=0.4,
 )
-_UNMEASURED_BIAS = 0.5  # of a card in the table: it may reach another share of its peak
-_UNKNOWN_BIAS = 1.0  # of a card that is not in the table, treated as an H200
+_UNMEASURED_BIAS = 0.5  # bias of a card in the table, which may reach another share of its peak
+_UNKNOWN_BIAS = 1.0  # bias of a card that is not in the table, which is treated as an H200
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,8 @@ class CardRates:
     """The rates to predict with on a kind of card."""
 
     rates: Rates
-    measured: bool  # on this kind of card
-    why: str  # the reason why they are not measured
+    measured: bool  # whether the rates were measured on this kind of card
+    why: str  # the reason if they were not
 
 
 def rates_for_card(card: str | None) -> CardRates:

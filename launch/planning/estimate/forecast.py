@@ -56,21 +56,21 @@ class MemoryForecast:
     """A plan's predicted peak memory against a card."""
 
     setting: MemorySetting | None = None
-    # every sample as long as the limit; None when the memory is unknown
+    # The estimate if every sample is as long as the limit; None if the memory is unknown.
     worst: MemoryEstimate | None = None
-    # the data's longest micro batch; None without the data's lengths
+    # The estimate for the data's longest micro batch; None without the data's lengths.
     longest: MemoryEstimate | None = None
-    longest_tokens: int | None = None  # of that micro batch
+    longest_tokens: int | None = None  # tokens of that micro batch
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
-    first_tokens: int | None = None  # of that micro batch
+    first_tokens: int | None = None  # tokens of that micro batch
     card: CardMemory | None = None
-    lengths: Lengths | None = None  # of the tokenised data
+    lengths: Lengths | None = None  # the lengths of the tokenised data
     why: str = ""  # the reason why the memory is unknown
     liger: bool = True  # whether a remedy may be Liger
 
     @property
     def expected(self) -> MemoryEstimate | None:
-        """The estimate to go by: for the data where its lengths are known, else for the limit."""
+        """The estimate for the data if its lengths are known, else the one for the limit."""
         return self.longest or self.worst
 
     @property
@@ -272,21 +272,12 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     values = values_of(plan.flags)
     limit = _sample_limit(plan)
     is_compiled = plan.parallel.mode == Mode.fsdp
-    if is_compiled and not values.get("compile_model", True):
-        raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
     is_trl = trainer.family == Family.trl
-    has_adapter = plan.lora is not None
     default_attention = Attention.flash if flash else Attention.sdpa
     has_liger = bool(values.get("use_liger_kernel"))
     is_packed = bool(values.get("packing") or values.get("padding_free") or trainer.always_packs)
-    # a step is one row of each half; see planning/batches.py
+    # A step is one row of each half; see planning/batches.py.
     is_one_row = is_compiled and is_packed and trainer.kind == Kind.dpo
-    has_autocast = (
-        is_trl and not has_adapter and not plan.parallel.zero_stage and "dtype" not in values
-    )
-    has_live_reference = (
-        has_reference(plan) and not has_adapter and not values.get("precompute_ref_log_probs")
-    )
     generation = None
     if trainer.kind == Kind.rlvr and not uses_vllm(plan.config):
         generation = _generation(plan, environ)
@@ -305,16 +296,16 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         kept_states=_KEPT_BY_PARTS if _checkpoints_parts(values) else 1,
         attention=ATTENTION.get(str(values.get("attn_implementation")), default_attention),
         # open-instruct trains in bf16, whatever the launcher sets (finetune.py:596,
-        # dpo_tune_cache.py:338)
+        # dpo_tune_cache.py:338).
         precision=plan.parallel.precision if is_trl else Precision.bf16,
         compiled=is_compiled,
         foreach_step=SINGLE_STEP not in plan.patches,
-        # olmo_core_finetune shards within a machine, and copies between them (:211-218)
+        # olmo_core_finetune shards within a machine, and replicates across machines (:211-218).
         shards=plan.parallel.width.local if trainer.name == OLMO_CORE_SFT else None,
         fused_optimizer=bool(values.get("fused_optimizer", True)),
-        autocast=has_autocast,
+        autocast=_has_autocast(plan),
         chunked_head=is_trl,
-        reference=has_live_reference,
+        reference=_has_live_reference(plan),
         generation=generation,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
@@ -322,7 +313,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
     )
-    # context parallelism: each rank has its share of a row
+    # With context parallelism, each rank has its share of a row.
     return replace(setting, tokens=-(-limit * setting.sequences // plan.batch.ranks_per_row))
 
 
@@ -338,6 +329,21 @@ def _require_covered(plan: Plan) -> None:
             continue
         if name in values and values[name] != supported:
             raise UnknownMemoryError(f"the estimate does not cover --{name} {values[name]}")
+    if plan.parallel.mode == Mode.fsdp and not values.get("compile_model", True):
+        raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
+
+
+def _has_autocast(plan: Plan) -> bool:
+    """Whether fp32 weights are computed with in bf16, as TRL does without DeepSpeed."""
+    is_trl = plan.config.trainer.family == Family.trl
+    is_full = plan.lora is None
+    return is_trl and is_full and not plan.parallel.zero_stage and "dtype" not in plan.flags
+
+
+def _has_live_reference(plan: Plan) -> bool:
+    """Whether a reference model is in memory during training, beside the one that is trained."""
+    is_precomputed = values_of(plan.flags).get("precompute_ref_log_probs")
+    return has_reference(plan) and plan.lora is None and not is_precomputed
 
 
 def _sample_limit(plan: Plan) -> int:

@@ -12,7 +12,7 @@ from launch.planning.estimate.setting import Generation, MemorySetting
 
 # The share of the free memory that continuous batching takes (trl/trainer/grpo_trainer.py:806).
 CACHE_SHARE = 0.5
-# The copies of a token's logits in fp32: of temperature, softmax, its sum and the draw.
+# The number of fp32 copies of a token's logits: for temperature, softmax, its sum and the draw.
 _SAMPLING = 5
 # Seconds that the host takes to issue one layer for one token of all completions. The numbers are
 # the fastest steps of benchmarks/h200_rlvr_*.json; other steps on the same hosts took three times as

@@ -58,22 +58,22 @@ class MemoryEstimate:
     logits: float
     buffers: float
     fragmentation: float  # reserved beyond the allocated peak
-    # the CUDA context, NCCL and vLLM in the same process, which the trainer does not count
+    # The CUDA context, NCCL and vLLM in the same process, which the trainer does not count.
     context: float
-    # when the peak is: generation, evaluation, loss, output matrix, last layer, first layer,
-    # embedding or step
+    # The moment of the peak: generation, evaluation, loss, output matrix, last layer, first layer,
+    # embedding or step.
     moment: str
     moments: Mapping[str, float]  # GiB that are allocated at each moment
 
     @property
     def allocated(self) -> float:
-        """What torch.cuda.max_memory_allocated() would return."""
+        """The value that torch.cuda.max_memory_allocated() would return, in GiB."""
         state = self.parameters + self.gradients + self.optimizer
         return state + self.activations + self.logits + self.buffers
 
     @property
     def reserved(self) -> float:
-        """What torch.cuda.max_memory_reserved() would return."""
+        """The value that torch.cuda.max_memory_reserved() would return, in GiB."""
         return self.allocated + self.fragmentation
 
     @property
@@ -153,9 +153,9 @@ def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
 def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
     """Return the moment of the pass that precomputes the reference's log-probs; none without one.
 
-    It saves no activations. Allocated are the hidden states and the MLP of one layer, then the
-    head's tile and each token's fp32 sums (trl/trainer/dpo_trainer.py:1240-1275). That gradients and
-    optimizer do not exist yet is left out.
+    It saves no activations. It allocates the hidden states and the MLP of one layer, then the head's
+    tile and each token's fp32 sums (trl/trainer/dpo_trainer.py:1240-1275). The estimate ignores that
+    gradients and optimizer states do not exist yet.
     """
     if not setting.reference_factor:
         return ()
@@ -167,10 +167,10 @@ def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
 def _evaluation(setting: MemorySetting) -> tuple[_Moment, ...]:
     """Return the moment of an evaluation on validation data; none without it.
 
-    It saves no activations, and asks the trainer for the loss alone (transformers trainer.py,
-    evaluate): allocated are one layer's hidden states and MLP, and what the loss takes of the
-    logits, of which backward's part is an upper bound. It comes after the optimizer's step, whose
-    gradients are gone without DeepSpeed; ZeRO keeps a rank's.
+    It saves no activations, and computes only the loss (transformers trainer.py, evaluate): it
+    allocates one layer's hidden states and MLP, and the loss's copies of the logits, for which those
+    of backward are an upper bound. It comes after the optimizer's step, whose gradients are freed
+    without DeepSpeed, while ZeRO keeps those of the rank.
     """
     if not setting.evaluation_factor:
         return ()
@@ -360,8 +360,8 @@ def _backward_gradients(setting: MemorySetting, gradients: float) -> tuple[float
     return 0.0, head + down_projection, gradients - missing
 
 
-# Sizes in elements, as accelerate_configs/deepspeed/ sets them: reduce_bucket_size of zero1.json and
-# zero2.json, sub_group_size and stage3_max_live_parameters of zero3.json.
+# These sizes are in elements, as accelerate_configs/deepspeed/ sets them: reduce_bucket_size of
+# zero1.json and zero2.json, sub_group_size and stage3_max_live_parameters of zero3.json.
 ZERO_BUCKET = 500_000_000
 SUB_GROUP = 1_000_000_000
 MAX_LIVE_PARAMETERS = 1_000_000_000
@@ -371,10 +371,10 @@ MAX_LIVE_PARAMETERS = 1_000_000_000
 class BytesPerParameter:
     """Bytes of the training state for each parameter."""
 
-    weights: float  # on each rank's device, as are gradients and optimizer
+    weights: float  # bytes on each rank's device, as for gradients and optimizer
     gradients: float
     optimizer: float
-    host: float = 0.0  # in the memory of the whole machine
+    host: float = 0.0  # bytes in the memory of the whole machine
 
     @property
     def rank(self) -> float:

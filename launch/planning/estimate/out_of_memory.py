@@ -1,9 +1,9 @@
-"""Decides what to change when a run is, or will be, out of memory, and in which order.
+"""Decides what to change, and in which order, when a run is or will be out of memory.
 
 The change that costs the least time comes first: fewer samples per device, then gradient
 checkpointing, then a parallel mode that shards more, then more GPUs. All of these keep the samples
 of every step. Shorter samples change the training, so they come last. Liger's kernels cost no time:
-a plan tries them first, and a run that has failed gets them only when nothing else fits.
+a plan tries them first, while a run that has failed gets them only if nothing else fits.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Remedy:
     """A change that makes a setting fit."""
 
     overrides: Mapping[str, str]  # key -> value
-    setting: MemorySetting  # the setting with them
-    gib: float  # its predicted peak
+    setting: MemorySetting  # the setting with these overrides
+    gib: float  # the predicted peak of that setting
 
     def __str__(self) -> str:
         return " ".join(f"{key}={value}" for key, value in self.overrides.items())
@@ -47,8 +47,8 @@ def find_remedy(
     """Return the first change with which `setting` is predicted to take at most `gib`; None when
     there is none.
 
-    With the data's `lengths`, the longest micro batch that they allow has to fit; without them,
-    samples at the limit. `liger`: whether the change may be Liger's kernels.
+    With the data's `lengths`, the longest micro batch that they allow must fit; without them, a
+    micro batch of samples at the limit. `liger`: whether the change may be Liger's kernels.
     """
     for candidate in _candidates(setting, liger=liger):
         changed = candidate
@@ -63,9 +63,9 @@ def find_remedy(
 
 
 def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySetting]:
-    """Yield the changes of a setting in the order of this module.
+    """Yield the changed settings in the order that the module's docstring gives.
 
-    Every change but that of the batch size is tried with as many samples as possible first.
+    Each change other than that of the batch size is tried with as many samples as possible first.
     """
     with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
     with_fused_loss = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
@@ -128,15 +128,15 @@ class RunSettings:
     device: Device | None = None
     gradient_checkpointing: bool = False
     max_seq_length: int | None = None
-    memory: MemorySetting | None = None  # with all samples at the maximum length
+    memory: MemorySetting | None = None  # the setting with all samples at the maximum length
     lengths: Path | None = None  # file with the lengths of the tokenised samples, by the trainer
-    # whether the run's command line still plans with these overrides added; only then are they
-    # advised
+    # Whether the run's command line still plans with these overrides added. Only then are they
+    # advised.
     plans: Callable[[str], bool] = bool
 
 
 def advise_failed_run(settings: RunSettings, capacity_gib: float | None) -> str:
-    """Return what to change in a run that ran out of memory, in a sentence.
+    """Return the sentence that advises what to change in a run that ran out of memory.
 
     `capacity_gib`: memory of the GPU; None if it is unknown. A change that is predicted to fit is
     preferred to a smaller batch whose memory is unknown.
@@ -214,10 +214,10 @@ def _other_changes(settings: RunSettings, batch: Batch) -> list[str]:
 
 
 def advise_without_remedy(plan: Plan) -> Fix:
-    """Return what helps a plan whose model does not fit and for which no remedy was found.
+    """Return the advice for a plan whose model does not fit and for which no remedy was found.
 
-    Its weights, gradients and optimizer alone may need more memory than there is, which a smaller
-    batch does not change.
+    Its weights, gradients and optimizer states alone may need more memory than there is, and a
+    smaller batch does not change that.
     """
     if plan.parallel.width.device == Device.cpu:
         return Fix("use a smaller model")

@@ -1,4 +1,4 @@
-"""The shape of a plan's model, wherever it is known: this machine, the model's YAML or the hub."""
+"""Finds the shape of a plan's model: on this machine, in the model's YAML or on the hub."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from launch.planning.stage_model import model_shape
 
 def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
     """Return the shape of a plan's model, from its local config.json, from its YAML or from the
-    hub's config.json; None where none of them has it.
+    hub's config.json; None if none of them has it.
 
     An adapter and its merged model have the shape of the adapter's base.
     """
     folder = _shape_folder(plan, environ)
     if folder is None:
         shape = model_shape(plan.config, plan.inputs.model)
-        config = None if shape else _ask_hub(plan, environ).config
+        config = None if shape else _fetch_config(plan, environ).config
         return shape_from_hf_config(config) if config else shape
     shape = read_shape(folder)
     if shape is not None:
         return replace(shape, parameters=count_parameters(folder) or shape.parameters)
-    # A model that is still to be built has the shape of the YAML. Any other is not the YAML's
-    # model, and if another run makes it, the plan has its shape.
+    # A model that is still to be built has the shape in the YAML. Any other model is not the one
+    # that the YAML describes; if another run makes it, the plan has its shape.
     if plan.inputs.model.build:
         return model_shape(plan.config, plan.inputs.model)
     return plan.shape
@@ -44,7 +44,7 @@ def _shape_folder(plan: Plan, environ: Mapping[str, str]) -> Path | None:
     return model.adapter.local_base or hub_snapshot(model.adapter.base, environ)
 
 
-def _ask_hub(plan: Plan, environ: Mapping[str, str]) -> FetchedConfig:
+def _fetch_config(plan: Plan, environ: Mapping[str, str]) -> FetchedConfig:
     """Return the config.json of a plan's model that the hub has."""
     model = plan.inputs.model
     if model.adapter is not None:
@@ -59,8 +59,9 @@ def why_shapeless(plan: Plan, environ: Mapping[str, str]) -> str:
         config: Mapping[str, Any] | None = read_json_object(folder / "config.json")
         why = f"{folder} has no readable config.json"
     else:
-        asked = _ask_hub(plan, environ)
-        config, why = asked.config, asked.why
+        fetched = _fetch_config(plan, environ)
+        config = fetched.config
+        why = fetched.why
     model_type = (config or {}).get("model_type")
     if model_type and model_type not in BLOCKS:
         return f"model_type {model_type} is none of {', '.join(BLOCKS)}"

@@ -11,7 +11,7 @@ from launch.config.schema import Kind, Mode
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.lengths import Lengths
 
-# How many standard deviations above the mean the longest of some 100,000 packed micro batches is.
+# The longest of some 100,000 packed micro batches is this many standard deviations above the mean.
 TAIL = 5.0
 
 
@@ -31,10 +31,11 @@ class AdapterSetting:
     rank: int
     layers: int  # adapted matrices of a block
     fp32: bool  # PEFT's default; TRL keeps bf16 ones on 4-bit weights and under ZeRO-3
-    # each A keeps its input in fp32; see `skips_input_casts` of launch/worker/patches/shared.py
+    # Whether each A keeps its input in fp32; see `skips_input_casts` in
+    # launch/worker/patches/shared.py.
     casts: bool = False
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
-    # of each other frozen weight; upstream's QLoRA raises them to fp32 (finetune.py:620)
+    # The bytes of each other frozen weight; upstream's QLoRA raises these to fp32 (finetune.py:620).
     other_bytes: int = 2
 
 
@@ -43,48 +44,48 @@ class Generation:
     """The completions that a rank samples for one step."""
 
     rows: int
-    prompt: int  # tokens of the longest
-    response: int  # tokens, at most
-    card_gib: float | None = None  # of the card, with continuous batching; None: without
+    prompt: int  # tokens of the longest prompt
+    response: int  # maximum number of tokens
+    card_gib: float | None = None  # the card's memory with continuous batching; None: without
 
 
 @dataclass(frozen=True)
 class MemorySetting:
-    """What determines the memory of a training step, and its time."""
+    """The settings that determine the memory and the time of a training step."""
 
     shape: ModelShape
     kind: Kind
     mode: Mode
     ranks: int
     micro_batch: int  # samples (pairs for DPO) of one forward pass of a rank
-    tokens: int  # of one forward pass, all rows with padding and both halves of the pairs
+    tokens: int  # tokens of one forward pass: all rows with padding, and both halves of pairs
     accumulation: int = 1
     packing: bool = False
-    # whether rows differ in length: practically certain unless all reach the limit
+    # Whether rows differ in length, which is practically certain unless all reach the limit.
     padding: bool = True
     liger: bool = False  # RMSNorm, RoPE and SwiGLU
-    # the fused linear cross-entropy, which never holds the logits of all tokens
+    # The fused linear cross-entropy, which never holds the logits of all tokens.
     fused_loss: bool = False
     checkpointing: bool = False
-    # hidden states that a checkpointed layer keeps; its input alone, or those of each of its parts
+    # The hidden states that a checkpointed layer keeps: only its input, or those of its parts.
     kept_states: int = 1
     attention: Attention = Attention.sdpa
     precision: Precision = Precision.bf16
     autocast: bool = False  # fp32 weights, computed in bf16: TRL without DeepSpeed
     chunked_head: bool = False  # TRL's output matrix, which never holds the logits of all tokens
     reference: bool = False  # a second, frozen copy of the weights: TRL's DPO
-    # samples of a forward pass that precomputes log-probs over those of a training one
+    # Samples of a forward pass that precomputes log-probs, over those of a training pass.
     reference_factor: float = 0.0
-    # samples of a forward pass of the evaluation over those of a training one; 0: none evaluates
+    # Samples of a forward pass of the evaluation, over those of a training pass; 0: no evaluation.
     evaluation_factor: float = 0.0
     adapter: AdapterSetting | None = None  # None: all weights are trained
-    generation: Generation | None = None  # of RLVR
-    vllm_gib: float = 0.0  # of the card, which vLLM holds beside the training
-    expandable_segments: bool = False  # of torch's allocator
-    compiled: bool = False  # by torch.compile, as OLMo-core's trainers are
-    # ranks that share weights and optimizer, where further ones hold copies of them; None: all ranks
+    generation: Generation | None = None  # only RLVR generates
+    vllm_gib: float = 0.0  # the card's memory that vLLM holds beside the training
+    expandable_segments: bool = False  # torch's allocator has expandable segments
+    compiled: bool = False  # torch.compile compiles the model, as for OLMo-core's trainers
+    # The ranks that share weights and optimizer, if further ranks hold copies of them; None: all.
     shards: int | None = None
-    # OLMo-core's step of all weights at once; else the patch olmo_core_single_step
+    # OLMo-core updates all weights at once; False with the patch olmo_core_single_step.
     foreach_step: bool = True
     fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one
 

@@ -1,5 +1,5 @@
-"""The sizes of a decoder that determine memory and time, from a model's YAML or config.json; the
-FLOPs of a token.
+"""Reads the sizes of a decoder that determine memory and time from a model's YAML or config.json,
+and computes the FLOPs of a token.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from launch.files import load_json
 
 # Decoders whose block saves the same tensors as Llama's: two norms over the hidden size,
 # grouped-query attention, a gated MLP (transformers modeling_llama.py:290-330, modeling_qwen2.py,
-# modeling_mistral.py, modeling_ministral.py, modeling_smollm3.py, modeling_seed_oss.py). True: one
-# more norm over the queries and one over the keys (modeling_olmo2.py, modeling_olmo3.py,
-# modeling_qwen3.py).
+# modeling_mistral.py, modeling_ministral.py, modeling_smollm3.py, modeling_seed_oss.py). The value
+# is True if there is one more norm over the queries and one over the keys (modeling_olmo2.py,
+# modeling_olmo3.py, modeling_qwen3.py).
 BLOCKS = {
     "llama": False,
     "ministral": False,
@@ -28,16 +28,16 @@ BLOCKS = {
     "seed_oss": False,
     "smollm3": False,
 }
-# Their norms multiply in fp32, those of queries and keys over all heads at once, and they rotate in
-# fp32 (modeling_olmo2.py:48-66, :140-160; modeling_olmo3.py).
+# The norms of these multiply in fp32, those of queries and keys over all heads at once, and they
+# rotate in fp32 (modeling_olmo2.py:48-66, :140-160; modeling_olmo3.py).
 _OLMO = ("olmo2", "olmo3")
-_SLIDING = "sliding_attention"  # of a layer, in `layer_types` of config.json
-# whose `sliding_window` counts only with `use_sliding_window` (configuration_qwen2.py:84)
+_SLIDING = "sliding_attention"  # a sliding layer's entry in `layer_types` of config.json
+# The `sliding_window` of these counts only with `use_sliding_window` (configuration_qwen2.py:84).
 _WINDOW_IS_OFF = ("qwen2", "qwen3", "smollm3")
-# Of layers without `layer_types`, every fourth attends to all tokens (configuration_olmo3.py:94).
+# Without `layer_types`, every fourth layer attends to all tokens (configuration_olmo3.py:94).
 _FULL_EVERY = {"olmo3": 4}
 
-# of each block
+# The linear layers of each block.
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -56,7 +56,7 @@ class ModelShape:
     model_type: str = "llama"  # transformers' name of the architecture
     head_size: int | None = None  # None: hidden / heads
     window: int | None = None  # tokens that a sliding layer attends to; None: no layer slides
-    sliding_layers: int = 0  # of `layers`; the others attend to all tokens
+    sliding_layers: int = 0  # layers that slide; the others attend to all tokens
 
     @property
     def query_width(self) -> int:
@@ -121,8 +121,8 @@ class ModelShape:
         """Return twice the pairs of a query and a key in a document of `tokens` tokens, as the mean
         over the layers.
 
-        Without a window that is the whole square, of which a causal mask leaves half. A sliding
-        layer leaves out what lies further back than its window.
+        Without a window that is the whole square, half of which a causal mask removes. A sliding
+        layer does not attend to tokens further back than its window.
         """
         square = tokens * tokens
         if self.window is None or not self.slides(tokens):
@@ -214,10 +214,10 @@ def _window(config: Mapping[str, Any]) -> int | None:
 
 
 def _count_sliding_layers(config: Mapping[str, Any], layers: int) -> int:
-    """Return how many of the layers slide. Without `layer_types` those do that the architecture's
-    own default names: of Qwen's the last ones (configuration_qwen2.py:91), of the others all.
+    """Return how many of the layers slide.
 
-    Raises TypeError, ValueError.
+    Without `layer_types` the architecture's default decides: the last layers of Qwen
+    (configuration_qwen2.py:91), and all layers of the others. Raises TypeError, ValueError.
     """
     types = config.get("layer_types")
     if types:
@@ -231,8 +231,8 @@ def _count_sliding_layers(config: Mapping[str, Any], layers: int) -> int:
 
 
 def with_parameters(shape: ModelShape) -> ModelShape:
-    """Return the shape with `parameters` counted: matrices, embeddings and norms; not biases
-    (Qwen2's), a millionth.
+    """Return the shape with `parameters` counted: matrices, embeddings and norms, without biases
+    (Qwen2's), which are a millionth of them.
     """
     norms = shape.layers * (2 * shape.hidden + shape.head_norms) + shape.hidden
     matrices = shape.layers * shape.layer + shape.embedding * (1 if shape.tied else 2)
@@ -250,19 +250,19 @@ def token_flops(
     """Return the operations of training on one token, which a model's FLOP/s utilisation (MFU)
     counts.
 
-    6 operations per element of the matrices that it is multiplied with, 2 forward and 4 backward:
-    the layers' and the output matrix; the embedding is a lookup. Attention within a document of S
-    tokens adds 12 x layers x query width x S (PaLM, arXiv:2204.02311, appendix B; the full square,
-    as is usual, though half of it is masked). In a layer with a window W below S, 2 W - W^2 / S take
-    the place of S, twice what olmo_core/nn/attention/__init__.py:614 counts. Recomputed activations
-    and padding do not count: neither trains anything.
+    Each element of a matrix that the token is multiplied with takes 6 operations, 2 forward and 4
+    backward: the layers' matrices and the output matrix; the embedding is a lookup. Attention
+    within a document of S tokens adds 12 x layers x query width x S (PaLM, arXiv:2204.02311,
+    appendix B; the full square, as is usual, though half of it is masked). In a layer with a window
+    W below S, 2 W - W^2 / S replaces S, which is twice what olmo_core/nn/attention/__init__.py:614
+    counts. Recomputed activations and padding do not count, since neither trains anything.
 
     `document`: tokens of the document that it attends to; None leaves attention out. With the mean
-    length of several documents the sum is a lower bound, as long ones have more of the tokens.
-    `frozen`: the matrices have no gradients of their own (LoRA, whose adapters are not counted): 4
-    operations per element. `reference`: a second, fixed model is evaluated in the same step (DPO
-    without cached reference): 2 more, and a third of attention's. `headless`: there is no output
-    matrix over the vocabulary (a reward model).
+    length of several documents the sum is a lower bound, since long ones have more of the tokens.
+    `frozen`: the matrices have no gradients of their own (LoRA, whose adapters are not counted), so
+    each element takes 4 operations. `reference`: a second, fixed model is evaluated in the same step
+    (DPO without cached reference), which adds 2 operations per element and a third of attention's.
+    `headless`: there is no output matrix over the vocabulary (a reward model).
     """
     matrices = shape.layers * shape.layer
     if not headless:

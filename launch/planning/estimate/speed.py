@@ -1,9 +1,8 @@
 """Predicts the time of an optimizer step: compute, communication, the host, and waiting ranks.
 
-The card computes while the host issues kernels and the ranks communicate: where two of these take
-about as long, they hide each other in part only. Under ZeRO 2 and 3 the ranks synchronise in every
-micro batch, so that each waits for the longest; without ZeRO, and under ZeRO 1, they synchronise
-once a step.
+The card computes while the host issues kernels and the ranks communicate: if two of these take about
+as long, they overlap only in part. Under ZeRO 2 and 3 the ranks synchronise in every micro batch, so
+that each waits for the longest; without ZeRO, and under ZeRO 1, they synchronise once per step.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from launch.planning.plan import Plan
 
 _ZERO3 = (Mode.zero3, Mode.zero3_offload, Mode.fsdp)
 _SYNC_EACH_MICRO_BATCH = (*_ZERO3, Mode.zero2)
-# How often each rank sends the size of the model once a step.
+# {mode: how many times the size of the model each rank sends per step}
 _SENT_PER_STEP = {Mode.ddp: 2, Mode.zero1: 3, Mode.zero2: 1}
 
 
@@ -37,7 +36,7 @@ class StepTime:
     """A predicted step."""
 
     seconds: float
-    # arithmetic, host, communication, optimizer: seconds that each would take by itself
+    # The seconds that arithmetic, host, communication and optimizer would each take by themselves.
     parts: Mapping[str, float]
     load: SimulatedLoad
 
@@ -70,7 +69,7 @@ def predict_step(
         waits_each_turn=setting.mode in _SYNC_EACH_MICRO_BATCH,
     )
     parts = {"arithmetic": 0.0, "host": 0.0, "communication": 0.0}
-    total = 0.0  # of the micro batches of all simulated steps
+    total = 0.0  # seconds of the micro batches of all simulated steps
     sending = _bytes_sent_per_micro_batch(setting) / rates.link
     host = _host_seconds(setting, rates)
     fixed = _fixed_seconds(setting, rates)
@@ -137,7 +136,7 @@ def _host_seconds(setting: MemorySetting, rates: Rates) -> float:
 
 
 def _fixed_seconds(setting: MemorySetting, rates: Rates) -> float:
-    """Return the seconds of one micro batch that nothing hides, whatever its tokens."""
+    """Return the seconds of one micro batch that overlap with nothing and don't depend on tokens."""
     seconds = 0.0
     if setting.mode in (Mode.zero1, Mode.zero2):
         seconds = setting.shape.layers * rates.reduced_layer

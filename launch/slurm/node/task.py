@@ -9,8 +9,9 @@ from pathlib import Path
 
 from launch.config.compose import Composed
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from launch.execution.announcements import report_finished
 from launch.execution.display import Display
-from launch.execution.engine import RankRunner, carry_out, report_finished
+from launch.execution.engine import RankRunner, carry_out
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome

@@ -36,7 +36,7 @@ from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
 SIDES = ("A", "B")
-SHORT = tuple(vars(BenchConfig()))  # short for keys of the node `bench`
+SHORT = tuple(vars(BenchConfig()))  # the options that stand for keys of the node `bench`
 # Keys that are set before the first `--`, because they belong to the whole bench.
 _COMMON = (*SHORT, "name", "runs", "cache", "restart", "allow")
 SEPARATOR = "--"
@@ -45,17 +45,17 @@ _USAGE = "bench stage=S [common] -- [A's overrides] -- [B's overrides]"
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """The command line of a bench, read."""
+    """The parsed command line of a bench."""
 
-    common: CommandLine  # what both settings have in common
-    own: tuple[tuple[str, ...], tuple[str, ...]]  # the overrides of A alone, and of B alone
+    common: CommandLine  # the part of the line that applies to both settings
+    own: tuple[tuple[str, ...], tuple[str, ...]]  # the overrides that only A has, and those of B
 
     def line(self, side: int) -> CommandLine:
         """Return the line of A (0) or B (1); a setting's own override replaces the common one."""
         own = self.own[side]
         keys = {override_key(override) for override in own}
         if "parallel" in keys:
-            keys.add("parallel.mode")  # choosing a group sets its keys anew
+            keys.add("parallel.mode")  # choosing a group sets its keys again
         return self.common.without(*keys).with_overrides(*own)
 
 
@@ -106,7 +106,7 @@ def _find_misplaced(label: str, arguments: Sequence[str]) -> list[Finding]:
 LEAST_STEPS = 2  # steps after the warm-up
 # Keys besides those of `data` that decide which samples and tokens the settings train on.
 _OF_DATA = ("stage.kind", "recipe.max_seq_length", "recipe.chat_template", "recipe.seed")
-# Keys that the table of differences leaves out, because it shows what the plan makes of them.
+# Keys that the table of differences leaves out, because it shows the planned values instead.
 _SHOWN_AS_PLANNED = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")
 
 
@@ -197,9 +197,9 @@ def _find_mismatches(
 
 
 def _list_facts(plan: Plan) -> dict[str, str]:
-    """Return what was planned, and the settings that decide the training, as text by name.
+    """Return the planned values and the settings that decide the training, as text by name.
 
-    The folders that each run has for itself are left out.
+    The folders of each run are left out, since they always differ.
     """
     batch = plan.batch
     parallel = plan.parallel
@@ -262,7 +262,7 @@ def _describe_settings(record: BenchRecord) -> Iterator[str]:
 
 
 def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
-    """Measure the peak rate of the cards, once for each precision, unless an earlier call has.
+    """Measure the peak rate of the GPUs once for each precision, unless an earlier call has done so.
 
     `earlier`: the record that the earlier call wrote.
     """
@@ -282,7 +282,7 @@ def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
 
 
 def run_in_turn(runner: Runner[BenchRun]) -> int:
-    """Take every run of a bench in its turn.
+    """Run A and B in turn, until all runs of a bench are done.
 
     Returns the exit code: 0 with a pair to compare, 3 when a run failed or no pair is complete, 130
     when interrupted.

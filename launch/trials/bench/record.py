@@ -33,7 +33,7 @@ class BenchSide:
     label: str  # A or B
     overrides: tuple[str, ...]  # those of this setting alone
     plan: Plan
-    rate: CardRate | None = None  # peak rate of its card in its precision
+    rate: CardRate | None = None  # peak rate of its GPU in its precision
     runs: list[BenchRun] = field(default_factory=list, repr=False)
 
     @property
@@ -72,7 +72,7 @@ class BenchSide:
 
     @property
     def steps_needed(self) -> int | None:
-        """How many counted steps the rate needs; None where too few were measured to tell."""
+        """How many timed steps the rate needs; None if too few were measured to estimate this."""
         warmup = self.plan.config.bench.warmup
         rates_of_runs = []
         for run in self.done:
@@ -121,14 +121,14 @@ class BenchRun(TrialRun):
 
 @dataclass
 class BenchRecord(TrialRecord[BenchRun]):
-    """A bench, as far as it has come."""
+    """A bench and its runs so far."""
 
     sides: tuple[BenchSide, BenchSide]
     differences: Sequence[SettingDifference]
     planning_notes: Sequence[Finding] = ()
     message: str | None = None  # why it ended early
     verb = "bench"
-    started = True  # what rates the cards has just been on them
+    started = True  # the measurement of the peak rates has just used the GPUs
 
     def __post_init__(self) -> None:
         for repeat in range(1, self.config.repeats + 1):
@@ -208,8 +208,8 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     @property
     def notes(self) -> list[str]:
-        """The cards' rates, the operations that the utilisation counts, and how many steps a rate
-        needs.
+        """Sentences about the peak rates of the GPUs, the operations that the utilisation counts,
+        and the number of steps that a rate needs.
         """
         lines = [*self.rate_lines, *self._operations_lines()]
         needed = [

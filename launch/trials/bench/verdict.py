@@ -29,8 +29,8 @@ _STUDENT_T = (
     2.145,
     2.131,
 )
-_T_30 = 2.042  # for 30 degrees of freedom
-_NORMAL = 1.96  # of the normal distribution, which is the limit for many degrees of freedom
+_T_30 = 2.042  # the 97.5% quantile for 30 degrees of freedom
+_NORMAL = 1.96  # the 97.5% quantile of the normal distribution, the limit for many degrees
 
 RATE_PRECISION = 0.05  # relative error that the rate of a run should have at most
 
@@ -62,7 +62,7 @@ class Ratio:
 def student_t(freedom: int) -> float:
     """Return the 97.5% quantile of Student's t for `freedom` degrees of freedom.
 
-    Between the degrees that are tabulated it is rounded up.
+    Between two tabulated degrees the larger quantile is returned.
     """
     if freedom < 30:
         return _STUDENT_T[min(freedom, len(_STUDENT_T)) - 1]
@@ -72,10 +72,9 @@ def student_t(freedom: int) -> float:
 def paired_ratio(values: Sequence[float]) -> Ratio | None:
     """Summarise the ratios of the pairs, each above 0; None without any.
 
-    The interval is Student's t over the logarithms of the ratios: whatever slows down both runs of
+    The interval is Student's t over the logarithms of the ratios, so that a slowdown of both runs of
     a pair cancels out. Two pairs have one degree of freedom, so the interval is 13 times as wide as
-    their distance: a large difference still lies outside of it, a small one is not mistaken for
-    one.
+    their distance: it still excludes a large difference, and a small one is not mistaken for it.
     """
     if not values or min(values) <= 0 or not all(math.isfinite(value) for value in values):
         return None
@@ -98,13 +97,13 @@ def paired_ratio(values: Sequence[float]) -> Ratio | None:
 
 
 def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
-    """Return how many counted steps a run needs until its rate is known to RATE_PRECISION, with 95%
+    """Return how many timed steps a run needs until its rate is known to RATE_PRECISION, with 95%
     confidence.
 
-    `runs`: the rate of each counted step of each run of one setting. The variance is that of the
-    rates' logarithms within the runs. None where no run has two steps.
+    `runs`: the rate of each timed step of each run of one setting. The variance is that of the
+    rates' logarithms within the runs. None is returned if no run has two steps.
     """
-    squares = 0.0  # of the deviations from each run's mean
+    squares = 0.0  # sum of the squared deviations from each run's mean
     freedom = 0  # degrees of freedom
     for rates in runs:
         if not rates:
@@ -124,7 +123,7 @@ def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
 
 
 _SAME_MEMORY = 0.01  # relative difference of the peaks up to which they count as the same
-_SAME_TOKENS = 1e-6  # the same, of token counts: tokens are counted exactly
+_SAME_TOKENS = 1e-6  # relative difference up to which token counts, which are exact, are the same
 Pair = tuple[Figures, Figures]  # A's run and B's run of one repeat
 
 
@@ -224,7 +223,7 @@ def _describe_speed(ratio: Ratio, same_setting: bool) -> str:
 
 
 def _conclude_speed(ratio: Ratio, same_setting: bool) -> str:
-    """Return what the ratio means, the end of the sentence about the speed."""
+    """Return the end of the sentence about the speed: what the ratio means."""
     is_undecided = ratio.speed == "undecided"
     if same_setting and is_undecided:
         return "A and B are the same setting: the difference is noise"
@@ -261,8 +260,8 @@ def _judge_loss(
 
 
 def _judge_data(pairs: Sequence[Pair]) -> tuple[str, str]:
-    """Return whether each step has the same number of tokens without padding in both, and a
-    sentence if it has not.
+    """Return the verdict on whether each step has equally many tokens without padding in both, and
+    a sentence if not.
     """
     counted = [(a.tokens, b.tokens) for a, b in pairs if a.tokens and b.tokens]
     if not counted:

@@ -47,7 +47,7 @@ from launch.worker.finding import Finding
 def run_rollout(
     request: RolloutRequest, display: Display, *, run_stage: Callable[[CommandLine], int]
 ) -> tuple[RolloutRecord, int]:
-    """Take the stage through its widths, and with then=run run the whole of it at the last width.
+    """Run the stage at each width, and with then=run run the whole stage at the last width.
 
     `run_stage` runs the whole stage as the verb `run` does: it resumes what an earlier call began.
 
@@ -168,11 +168,11 @@ def run_widths(
     restart: bool = False,
     only: WidthRun | None = None,
 ) -> int:
-    """Take every width in its turn.
+    """Run one width after another.
 
     `cards`: GPUs of a node, by default those that are visible; `nodes`: nodes of this Slurm job.
     `submit`: which widths become jobs instead. `restart`: run widths again that passed earlier.
-    `only`: the width that this job runs; those before it have run already.
+    `only`: the width that this job runs; the widths before it have run already.
 
     Returns the exit code: 0 when all widths, or `only`, passed; 3 when a gate failed or a width
     cannot run here; 130 when interrupted. Raises UserError when the first width cannot be started.
@@ -180,9 +180,9 @@ def run_widths(
     record = runner.record
     if cards is None:
         cards = len(find_gpus(record.plan.machine.environ).seen)
-    # The nodes of a job may have other cards than those of the job before.
+    # The nodes of a job may have other GPUs than those of the previous job.
     runner.same_machine = only is None
-    waits_for: str | None = None  # the reason of the widths after one that becomes a job
+    waits_for: str | None = None  # why a width does not run that follows one which becomes a job
     for run in record.runs:
         run.message = None
         run.gate_results = ()
@@ -200,7 +200,7 @@ def run_widths(
         if run.message is None:
             runner.take(run)
         else:
-            run.gate_results = ()  # those of an earlier measurement that does not count
+            run.gate_results = ()  # earlier results belong to a measurement that does not count
             runner.show(run)
         if run.state in _ENDED or run is only:
             break
@@ -231,7 +231,7 @@ def _why_not_here(plan: Plan, cards: int, nodes: int, submit: SubmitMode) -> str
 
 
 def _count_gpus(count: int) -> str:
-    """Return a number of GPUs in words."""
+    """Return a number of GPUs with its noun."""
     if count == 0:
         return "no GPU"
     return "one GPU" if count == 1 else f"{count} GPUs"
@@ -240,7 +240,7 @@ def _count_gpus(count: int) -> str:
 def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
     """Plan the job of a width.
 
-    Its nodes get the overrides of the whole rollout, and which of the widths is theirs.
+    Its nodes get the overrides of the whole rollout, and the label of their width.
     """
     plan = width.plan
     overrides = node_overrides(
@@ -254,7 +254,7 @@ def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
 
 
 def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> None:
-    """Raise UserError with what keeps widths from being jobs, before any width has run."""
+    """Raise UserError if widths can't become jobs, before any width has run."""
     jobs = [plan_width_job(run, request) for run in record.runs]
     problems: list[Finding] = []
     for job in jobs:
@@ -265,8 +265,8 @@ def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> No
 
 
 def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator[str]:
-    """Submit the widths that were not run here, each to start when the one before has passed, and
-    with then=run the whole stage after them.
+    """Submit the widths that were not run here, each of which starts when the previous one has
+    passed, and with then=run the whole stage after them.
 
     Returns the lines of the report. Raises UserError when they cannot be submitted.
     """

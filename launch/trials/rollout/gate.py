@@ -21,8 +21,8 @@ LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)
 class GateCase:
     """The measurements that a gate judges, and the limits of all gates."""
 
-    now: Measurement  # of the width that is judged
-    before: Measurement | None  # of the width before; None at the first width
+    now: Measurement  # the measurement of the width that is judged
+    before: Measurement | None  # that of the previous width; None at the first width
     config: GatesConfig
 
 
@@ -34,7 +34,7 @@ class Gate(CodeRule):
     """One rule that a width has to pass before the next one runs."""
 
     judge: GateFunction
-    source: str  # where the rule, or its limit, comes from
+    source: str  # the source of the rule, or of its limit
     kinds: tuple[Kind, ...]  # kinds of training that it judges
     early: bool  # whether it also judges a width that did not finish
 
@@ -55,8 +55,7 @@ def gate(
 ) -> Callable[[GateFunction], Gate]:
     """Make a gate of a function whose docstring is the gate's summary: why it exists.
 
-    The function returns None where the gate does not apply: for another loss, or without a width
-    before.
+    The function returns None if the gate does not apply: for another loss, or at the first width.
     """
 
     def make(function: GateFunction) -> Gate:

@@ -133,8 +133,8 @@ def evidence_complete(case: GateCase) -> Finding | None:
 def _judged_evidence(measured: Measurement) -> list[Evidence]:
     """Return the requested settings that this gate has to judge.
 
-    Left out are those that a short run cannot show, and those that `allow` accepts as refuted or
-    unproven, as the end of a run does.
+    Settings are left out that a short run cannot show, or that `allow` accepts as refuted or
+    unproven, as it does at the end of a run.
     """
     allow = measured.plan.config.allow
     judged = []

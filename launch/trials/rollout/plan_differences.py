@@ -1,4 +1,4 @@
-"""Finds what differs between the plans of a rollout's widths, and by how much."""
+"""Finds the differences between the plans of a rollout's widths, and how large they are."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from launch.worker.finding import Finding
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """One way in which the widths train differently, as a rule below finds it.
+    """A difference between the trainings at two widths, which one of the rules below has found.
 
-    It is no setting with two values (`SettingDifference`): it says what the training does
-    differently, and by how much at most.
+    It is not a setting with two values (`SettingDifference`): it describes what the training does
+    differently, and how large the effect is at most.
     """
 
     id: str
-    what: str  # what differs, a clause
+    what: str  # a clause that names the difference
     bound: str | None  # how much it differs at most; None where unknown
     cure: str | None = None  # how to avoid the difference
 
@@ -52,7 +52,7 @@ def find_plan_differences(plans: Sequence[Plan]) -> tuple[PlanDifference, ...]:
 
 
 def _other_flags(plans: Sequence[Plan]) -> PlanDifference | None:
-    """Compare all flags but those of the accumulation and the output folder, which differ always."""
+    """Compare all flags except accumulation and output folder, which always differ."""
     flag_names = plans[0].config.trainer.launch
     expected = {flag_names.get("accumulation"), flag_names.get("output")}
     flags_of_plans = [values_of(plan.flags) for plan in plans]
@@ -104,7 +104,7 @@ def _warmup(plans: Sequence[Plan]) -> PlanDifference | None:
     if recipe.max_steps is None:
         what = "the end of the warm-up is rounded to the number of ranks"
         return PlanDifference("warmup_rounding", what, "less than one optimizer step")
-    lengths = {}  # in optimizer steps, by the number of ranks
+    lengths = {}  # {number of ranks: optimizer steps}
     for plan in plans:
         ranks = plan.batch.width
         lengths[ranks] = warmup_steps(recipe.max_steps, recipe.warmup_ratio, ranks)
@@ -164,8 +164,8 @@ def _last_step(plans: Sequence[Plan]) -> PlanDifference | None:
 
 def _balanced_batches(plans: Sequence[Plan]) -> PlanDifference | None:
     """The best assignment of a global batch's samples depends on the ranks
-    (launch/worker/dealing.py). The loss of dpo_tune_cache.py is a mean over pairs, wherever they
-    are; the other DPO trainers have no balanced batches.
+    (launch/worker/dealing.py). It does not change the loss of dpo_tune_cache.py, which is a mean over
+    pairs; the other DPO trainers have no balanced batches.
     """
     config = plans[0].config
     weighted = config.recipe.loss_averaging in EQUAL_WEIGHTS

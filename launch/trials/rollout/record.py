@@ -1,4 +1,4 @@
-"""The record of a rollout: rollout.json, its report, and what the whole training takes."""
+"""The record of a rollout: rollout.json, its report, and the projection of the whole training."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from launch.worker.finding import Finding
 
 @dataclass(frozen=True)
 class Projection:
-    """What the whole training takes at one width."""
+    """The time and the cost of the whole training at one width."""
 
     total_steps: int
-    hours: float  # without the time of saving
+    hours: float  # hours without the time of saving
     gpu_hours: float | None  # None on CPU
     cost: float | None  # None on CPU, or without a price
     basis: str  # `measured`, or the width from which it is scaled linearly
 
 
 def project(width: WidthRun, widths: Sequence[WidthRun], price: float | None) -> Projection | None:
-    """Project a width from its own measurement, else from that of the widest one measured.
+    """Project a width from its own measurement, else from that of the widest width measured, with
+    the same speed per rank.
 
-    Another width is assumed to have the same speed per rank. `price`: of a GPU-hour. None before
-    anything was measured, or while the number of steps is unknown.
+    `price`: that of a GPU-hour. None is returned before anything was measured, or while the number
+    of steps is unknown.
     """
     for source in (width, *reversed(widths)):
         measured = source.measured
@@ -87,9 +88,9 @@ class WidthRun(TrialRun):
 
 @dataclass
 class RolloutRecord(TrialRecord[WidthRun]):
-    """A rollout, as far as it has come."""
+    """A rollout and its widths so far."""
 
-    differences: tuple[PlanDifference, ...] = ()  # between the plans of the widths
+    differences: tuple[PlanDifference, ...] = ()  # differences between the plans of the widths
     full_run: int | None = None  # exit code of the whole stage, which then=run runs
     verb = "rollout"
 

@@ -12,7 +12,7 @@ from launch.errors import refusal
 from launch.trials.trial import expand_short_options, refuse_unsupported
 
 WIDTHS = ("gpus", "processes")
-SHORT = tuple(vars(RolloutConfig()))  # short for keys of the node `rollout`
+SHORT = tuple(vars(RolloutConfig()))  # the options that stand for keys of the node `rollout`
 _SUBMIT = "submit"
 _DRY_RUN = "dry_run"
 OWN_KEYS = (*WIDTHS, *SHORT, _SUBMIT, _DRY_RUN)
@@ -23,7 +23,7 @@ class SubmitMode(StrEnum):
     """Which widths become Slurm jobs."""
 
     none = "none"
-    rest = "rest"  # from the first width on for which this machine has too few GPUs
+    rest = "rest"  # the first width for which this machine has too few GPUs, and all wider ones
     all = "all"
 
     @property
@@ -35,7 +35,7 @@ class SubmitMode(StrEnum):
 class RequestedWidth:
     """One width of the command line. Widths are ordered by ranks, then by nodes."""
 
-    ranks: int  # on all nodes
+    ranks: int  # ranks on all nodes
     nodes: int
 
     @property
@@ -49,7 +49,7 @@ class RequestedWidth:
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """The command line of a rollout, read."""
+    """The parsed command line of a rollout."""
 
     key: str  # gpus or processes
     widths: tuple[RequestedWidth, ...]  # ascending

@@ -92,7 +92,7 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
 
 
 def full_line(line: CommandLine) -> CommandLine:
-    """Return the line that trains all weights in place of an adapter."""
+    """Return the line that trains all weights instead of an adapter."""
     keys = [override_key(override) for override in line.overrides]
     adapter_keys = [key for key in keys if key.startswith("recipe.lora.")]
     return line.without(*adapter_keys).with_overrides("recipe.lora.rank=null")
@@ -169,7 +169,7 @@ def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
     raise refusal("too_few_samples", message, "data", "use more data, or a smaller global batch")
 
 
-SHORT = tuple(vars(TuneConfig()))  # short for keys of the node `tune`
+SHORT = tuple(vars(TuneConfig()))  # the options that stand for keys of the node `tune`
 
 
 def read_request(line: CommandLine) -> CommandLine:
@@ -297,8 +297,8 @@ def search(
     """Probe settings until a limit is reached or nothing better is predicted; fill the record.
 
     `take` runs a probe. `extras` returns the options to try on the best setting, one after another.
-    `probed` are the labels of an earlier call's settings, which come first: what that call measured
-    counts, whatever is predicted now.
+    `probed` are the labels of an earlier call's settings, which come first: their measurements count,
+    whatever is predicted now.
     """
     if len(record.predictions) == 1:
         record.stop = Stop.one_setting
@@ -359,7 +359,7 @@ def _try_extras(
 ) -> None:
     """Try each extra option on the best setting so far.
 
-    A setting with an extra option then is one of the record's predictions, like all others.
+    A setting with an extra option becomes one of the record's predictions, like all others.
     """
     if record.best is None:
         return

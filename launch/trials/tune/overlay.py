@@ -79,9 +79,9 @@ def _overlay_comments(record: TuneRecord, date: str) -> list[str]:
 def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
     """Return all keys of the measured setting, as the nested mapping of an overlay.
 
-    They include the keys that the command line set, which are not repeated when the overlay is
-    used. The mode is a choice that a command line can change. It is `auto` where it is the usual
-    one, so that the overlay also works at other widths.
+    They include the keys that the command line set, so that these need not be repeated when the
+    overlay is used. A command line can still change the parallel mode. It is written as `auto` if it
+    is the default mode of the width, so that the overlay also works at other widths.
     """
     chosen = best.keys()
     mode = chosen.pop("parallel")

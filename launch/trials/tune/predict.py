@@ -28,13 +28,13 @@ from launch.trials.tune.space import Candidate
 
 @dataclass(frozen=True)
 class Workload:
-    """What all settings of a search have in common."""
+    """The facts that all settings of a search share."""
 
     base: MemorySetting  # the recipe's own setting
     global_batch: int
-    lengths: Lengths  # of the data
-    measured_lengths: bool  # whether `lengths` are the data's, or the limit in their place
-    card_rates: CardRates  # how fast the card is
+    lengths: Lengths  # the lengths of the data's samples
+    measured_lengths: bool  # False if `lengths` assume that every sample has the limit's length
+    card_rates: CardRates  # the speed of the GPU
     fuses: bool = True  # Liger fuses the loss with the output matrix
     flash: bool = False  # flash attention is the default
     card_gib: float | None = None  # None where memory is not predicted
@@ -98,8 +98,8 @@ def memory_setting(candidate: Candidate, workload: Workload) -> MemorySetting:
 def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workload) -> int:
     """Return an upper bound of the tokens of the longest micro batch of a whole run.
 
-    Padding is included. Balanced by length, the sums of packed micro batches vary as the sum of the
-    global batch does; but the longest sample always has to be in one of them.
+    Padding is included. If samples are balanced by length, the sums of packed micro batches vary
+    like the sum of the global batch, but one of them has the longest sample.
     """
     unbalanced = longest_micro_batch(workload.lengths, setting)
     if not candidate.balanced or not setting.packing:
@@ -117,7 +117,7 @@ def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workl
 def nearest_error(candidate: Candidate, errors: Mapping[Candidate, float]) -> tuple[float, float]:
     """Return the error of the most similar setting in `errors`, and its distance, at most 1.
 
-    An error is the logarithm of measured over predicted. Without any error, 0 at distance 1.
+    An error is the logarithm of measured over predicted. Without any error, (0, 1) is returned.
     """
     nearest = min(errors, key=candidate.distance, default=None)
     if nearest is None:
@@ -185,9 +185,9 @@ class Probe(TrialRun):
 
 
 def judge_probe(probe: Probe) -> None:
-    """Set the state of a probe that has ended by whether it has measured something.
+    """Set the state of a probe that has ended, depending on whether it has measured something.
 
-    A probe that was cut short may have, and one that ended well may have logged no number.
+    A probe that was cut short may have, while one that ended well may have logged no number.
     """
     measured = probe.measured
     if measured is None or probe.state == State.interrupted:

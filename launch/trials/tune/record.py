@@ -39,7 +39,7 @@ _REASONS = {
 class LossChange:
     """The losses of the chosen setting against the recipe's own on the same samples."""
 
-    # How tokens weigh compared with the recipe; only rounding differs where they weigh the same.
+    # The weights of tokens compared with the recipe's; if they are equal, only rounding differs.
     loss_weighting: SplitWeighting
     first: float | None  # relative difference at the first step; None unless both were measured
     median: float | None  # median of the relative differences
@@ -48,7 +48,7 @@ class LossChange:
 
 @dataclass
 class TuneRecord(TrialRecord[Probe]):
-    """A search, as far as it has come."""
+    """A search and its probes so far."""
 
     space: Space
     workload: Workload
@@ -155,7 +155,7 @@ class TuneRecord(TrialRecord[Probe]):
 
     @property
     def verdict(self) -> str:
-        """What was found, and why the search stopped."""
+        """The sentence with the best setting found, and why the search stopped."""
         reason = _REASONS[self.stop] if self.stop else "running"
         if self.state == State.failed:
             causes = [probe.message for probe in self.runs if probe.message]
@@ -170,7 +170,7 @@ class TuneRecord(TrialRecord[Probe]):
 
     @property
     def gain(self) -> str:
-        """How much faster the best setting is than the recipe's own."""
+        """The sentence about how much faster the best setting is than the recipe's own."""
         best = self.best
         base = self.base
         if best is None or best.step_seconds is None or best.figures is None:
@@ -189,7 +189,7 @@ class TuneRecord(TrialRecord[Probe]):
 
     @property
     def loss_sentence(self) -> str:
-        """How the best setting changes the loss."""
+        """The sentence about how the best setting changes the loss."""
         change = self.loss_change
         unit = self._loss_unit
         if change is None or self.best is self.base:
@@ -259,13 +259,13 @@ class TuneRecord(TrialRecord[Probe]):
 
     @property
     def _loss_unit(self) -> str:
-        """What the loss is the mean of."""
+        """The unit that the loss is the mean of."""
         return "token" if self.plan.config.stage.kind == Kind.sft else "pair"
 
     def contents(self) -> dict[str, Any]:
         best = self.best
         lengths = self.workload.lengths
-        seconds_used = sum(probe.seconds or 0.0 for probe in self.runs)  # of reused probes as well
+        seconds_used = sum(probe.seconds or 0.0 for probe in self.runs)  # reused probes count too
         return {
             "identity": self.plan.identity,
             "width": str(self.plan.parallel.width),

@@ -67,11 +67,11 @@ def count_shared_traits(
     return len(shared_traits([candidate, *failed]) - shared_traits(space))
 
 
-# The standard deviation of a setting that is not like any probe, as a multiple of the spread of the
-# errors.
+# The standard deviation for a setting that is unlike all probes, as a multiple of the spread of the
+# probes' errors.
 _CAUTION = 2.0
 _STARTUP = 60.0  # seconds before the first step of a run, until one was measured
-_LEAST_COUNTED = 2  # least steps that a rate is taken from
+_LEAST_COUNTED = 2  # minimum number of steps from which a rate is computed
 MARGIN = 0.02  # fraction by which a prediction has to beat the best probe to be probed itself
 
 
@@ -149,8 +149,8 @@ def correct_predictions(
 ) -> list[Estimate]:
     """Correct every prediction by the error of the probe most like it; the fastest comes first.
 
-    A setting is the less certain the less it is like a probe, and the more the errors of the probes
-    differ: a model that is wrong where it was measured is less certain elsewhere, too.
+    An estimate is less certain if the setting is less like a probe, or if the errors of the probes
+    differ more: a model that is wrong where it was measured is less certain elsewhere too.
     """
     rates = workload.card_rates.rates
     time_errors = _observe_times(probes)
@@ -183,7 +183,7 @@ def correct_predictions(
                 feasibility=feasibility,
             )
         )
-    # Of equally fast settings the one with the larger micro batch comes first.
+    # Among equally fast settings, the one with the largest micro batch comes first.
     estimates.sort(key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device))
     return estimates
 
@@ -215,8 +215,8 @@ def next_probe(
     """Return the setting to probe, or why to stop.
 
     The most promising setting goes first: the one that is fastest if its error is one standard
-    deviation in its favour. While all probes have failed, it is the setting least like them, which
-    shows whether the settings are the reason.
+    deviation in its favour. While all probes have failed, the setting least like them goes first, to
+    show whether the settings are the reason.
     """
     probed = {probe.candidate for probe in probes}
     waiting = [
@@ -256,8 +256,8 @@ def exhausted_limit(seconds: float, probes: Sequence[Probe], limits: TuneConfig)
 def is_late(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> bool:
     """Whether a probe with steps of `seconds` would not end in time.
 
-    The time of reused probes counts, so that a search that has ended and is called again does
-    nothing more.
+    The time of reused probes counts, so that a search that has ended runs nothing when it is called
+    again.
     """
     left = seconds_left(probes, limits.minutes)
     if left is None:
@@ -285,7 +285,7 @@ def affordable_steps(
 def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
     """Return the fastest probe whose whole run fits; None without one.
 
-    Of probes that differ only by noise it is the earliest, which was predicted to be the fastest.
+    If probes differ only by noise, the earliest is returned, which was predicted to be the fastest.
     """
     closed = {estimate.candidate for estimate in estimates if not estimate.is_open}
     fitting = []
@@ -303,8 +303,8 @@ def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Prob
 def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
     """Whether `candidate` needs at least the memory of `other`.
 
-    That is certain if it has all that adds memory in `other`, and nothing that saves memory besides
-    what `other` has.
+    This is certain if it has everything in `other` that adds memory, and no further option that
+    saves memory.
     """
     for name in ("mode", "packing", "attention"):
         if getattr(candidate, name) != getattr(other, name):
@@ -364,7 +364,7 @@ def _observe_times(probes: Sequence[Probe]) -> dict[Candidate, float]:
 def _observe_memory(probes: Sequence[Probe], workload: Workload) -> dict[Candidate, float]:
     """Return the errors of the predicted memory, by the setting that was probed.
 
-    A probe that ran out of memory needed at least the card's.
+    A probe that ran out of memory needed at least the GPU's memory.
     """
     errors = {}
     for probe in probes:

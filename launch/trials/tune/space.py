@@ -1,4 +1,4 @@
-"""The settings that a search may choose from: those that train the same as the recipe's own."""
+"""The settings that a search may choose from: those that train like the recipe's own."""
 
 from __future__ import annotations
 
@@ -90,9 +90,8 @@ class Candidate:
 
     @property
     def traits(self) -> frozenset[Trait]:
-        """What may keep the setting from running.
-
-        These are its mode, its packing, and every option that does not have its default.
+        """The properties that may keep the setting from running: its mode, its packing, and every
+        option that does not have its default.
         """
         default = Candidate(self.per_device, self.mode, self.packing)
         traits: set[Trait] = {("mode", self.mode), ("packing", self.packing)}
@@ -105,7 +104,8 @@ class Candidate:
     def distance(self, other: Candidate) -> float:
         """Return how different two settings are.
 
-        It is 0 for the same setting, and about 1 where other parts of a step dominate its time.
+        The distance is 0 for the same setting, and about 1 if other parts of a step dominate its
+        time.
         """
         distance = 0.5 * abs(math.log2(self.per_device / other.per_device))
         for name, weight in _DISTANCES.items():
@@ -234,7 +234,7 @@ def base_candidate(plan: Plan) -> Candidate:
 
 
 def _effective(plan: Plan, key: str) -> Any:
-    """Return the value of a recipe key, or the one that flags set by the user give it.
+    """Return the value of a recipe key, or the one that the user's flags give it.
 
     Raises UserError: unpredicted_flag.
     """
@@ -259,7 +259,7 @@ class SplitWeighting(StrEnum):
     """
 
     same = "same"
-    # Every token has the same weight, which in the recipe depends on the micro batch.
+    # Every token has the same weight, while in the recipe its weight depends on the micro batch.
     token_weighted = "token_weighted"
     # The weights depend on other micro batches than the recipe's.
     micro_batches = "micro_batches"
@@ -398,7 +398,7 @@ def held_flags(plan: Plan) -> dict[str, Any]:
 def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
     """Return the flags of a recipe key that the user set; they take precedence over the recipe.
 
-    There are none of a key outside of the recipe, for which `key` is "".
+    `key` is "" for a key outside of the recipe, which has no flags.
     """
     if not key:
         return {}

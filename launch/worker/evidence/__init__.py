@@ -14,7 +14,9 @@ from ..finding import Finding
 from .sentences import wording_of
 
 # The verdicts.
-PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
+PROVEN = "proven"
+REFUTED = "refuted"
+UNPROVEN = "unproven"
 # A run of at most so many optimizer steps, such as a smoke test, may end before an update of the
 # weights can show.
 FEW_STEPS = 2
@@ -34,8 +36,8 @@ class Evidence:
     """One setting of the running trainer: what the plan requested, and what is in effect."""
 
     what: str  # a stable name
-    value: Any  # what is in effect; None if it could not be determined
-    how: str | None  # where the value was found
+    value: Any  # the value in effect; None if it could not be determined
+    how: str | None  # the place where the value was found
     requested: str | None = None  # None if the plan left it open
     verdict: str | None = None  # PROVEN, REFUTED or UNPROVEN; None if nothing was requested
     note: str | None = None
@@ -55,7 +57,7 @@ class Evidence:
     def compare(self, requested: str | None) -> Evidence:
         """Return a copy with the verdict whether the value is what is `requested`.
 
-        Nothing can be determined of a value that is None.
+        A value of None is unproven, not refuted.
         """
         holds = None if self.value is None else str(self.value) == requested
         return self.judge(requested, holds)

@@ -14,22 +14,27 @@ from ..wording import count_of
 from . import Evidence
 from .trainer_objects import TrainerObjects
 
-# the rows that `first_rows` returns, and how many tokens of each
-_ROWS, _ROW_TOKENS = 2, 512
-# the inputs that tell the tokens of a pass
+_ROWS = 2  # rows that `first_rows` returns at most
+_ROW_TOKENS = 512  # tokens of each of these rows at most
+# The inputs of a forward pass that describe its tokens.
 _TOKEN_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 # Values of the evidence "loss_averaging".
-TOKENS, SUM, MICRO_BATCH_MEANS = "tokens", "sum", "micro_batch_means"
+TOKENS = "tokens"
+SUM = "sum"
+MICRO_BATCH_MEANS = "micro_batch_means"
 # Values of the evidence "packing".
-NONE, FLATTEN, BINS, WRAPPED = "none", "flatten", "bins", "wrapped"
+NONE = "none"
+FLATTEN = "flatten"
+BINS = "bins"
+WRAPPED = "wrapped"
 
 
 @dataclass(frozen=True)
 class ForwardInputs:
     """The inputs of one forward pass."""
 
-    names: frozenset[str]  # of the arguments that are not None
+    names: frozenset[str]  # the names of the arguments that are not None
     rows: int
     tokens: int  # padding included
     padding: int | None  # tokens; None if unknown
@@ -80,7 +85,7 @@ def _count_documents(inputs: Mapping[str, Any]) -> int | None:
     starts = positions == 0
     mask = inputs.get("attention_mask")
     if mask is not None and mask.shape == positions.shape:
-        starts &= mask.bool()  # the padding before a row has positions too, and is no document
+        starts &= mask.bool()  # the padding before a row has positions too, but is not a document
     return int(starts.sum())
 
 
@@ -124,11 +129,11 @@ class PassRecorder:
     """
 
     def __init__(self, on_first: Callable[[Mapping[str, Any]], None] | None = None) -> None:
-        # of the first pass of all, which may be a reference's or one that samples
+        # The first pass of all, which may be a reference model's or one that samples.
         self.first: ForwardInputs | None = None
-        # of the first pass with gradients, which is that of a batch that trains
+        # The first pass with gradients, which is that of a batch that is trained on.
         self.first_trained: ForwardInputs | None = None
-        # the tensors of the first pass with gradients, until they are taken
+        # The tensors of the first pass with gradients, until they are taken.
         self.first_training: Mapping[str, Any] | None = None
         self._on_first = on_first
         self._training_passes: list[ForwardInputs] = []
@@ -147,7 +152,7 @@ class PassRecorder:
         self._hooks.clear()
 
     def take_first_documents(self) -> list[list[int]]:
-        """Return the documents of the first pass with gradients, and keep its tensors no longer."""
+        """Return the documents of the first pass with gradients, and release its tensors."""
         documents = split_documents(self.first_training)
         self.first_training = None
         return documents
@@ -162,7 +167,8 @@ class PassRecorder:
         import torch
 
         is_first = not self._has_first
-        is_training = torch.is_grad_enabled()  # else the pass is a reference's, or samples
+        # Passes without gradients are a reference model's, or sample completions.
+        is_training = torch.is_grad_enabled()
         if not is_first and not is_training:
             return
         positional = {"input_ids": arguments[0]} if arguments else {}
@@ -188,7 +194,7 @@ def check_packing(objects: TrainerObjects, first: ForwardInputs | None) -> Evide
     if objects.dataloader is None:
         return Evidence("packing", None, "no dataloader was prepared")
     collator = getattr(objects.dataloader, "collate_fn", None)
-    # transformers wraps the collator to drop columns
+    # transformers wraps the collator to drop columns.
     collator = getattr(collator, "data_collator", collator)
     packing = _find_packing(objects, collator)
     how = f"collator {_collator_name(collator)}"
@@ -256,7 +262,8 @@ def check_epoch(objects: TrainerObjects, packing: str | None) -> list[Evidence]:
         return []
     arguments = getattr(objects.trainer, "args", None)
     accumulation = getattr(arguments or objects.accelerator, "gradient_accumulation_steps", None)
-    per_pass = getattr(objects.dataloader, "total_batch_size", None)  # of all ranks
+    # Samples of a pass over all ranks.
+    per_pass = getattr(objects.dataloader, "total_batch_size", None)
     samples = getattr(objects.dataloader, "total_dataset_length", None)
     if not isinstance(accumulation, int) or not isinstance(per_pass, int):
         return []

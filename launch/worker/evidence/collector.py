@@ -41,18 +41,18 @@ class EvidenceCollector:
         self._counts_samples = "global_batch" in context.requested
         self.row_record = rows.RowRecord()
         self._epoch = dealt.EpochRecorder()
-        self._epoch_due: dealt.EpochCounts | None = None  # what it has to deal to this rank
+        self._epoch_due: dealt.EpochCounts | None = None  # the expected counts on this rank
         self._epoch_steps = 0  # optimizer steps of an epoch
-        self._mixture: Evidence | None = None  # as the first step has shown it
-        self._packing: str | None = None  # what is in effect
+        self._mixture: Evidence | None = None  # the evidence "mixture" of the first step
+        self._packing: str | None = None  # the packing in effect
         self._checkpoint: str | None = None  # the folder that the trainer has loaded
-        self._clip_norm: float | None = None  # that the trainer passes to accelerate
+        self._clip_norm: float | None = None  # the norm that the trainer passes to accelerate
         self._objects: TrainerObjects | None = None  # known once the first backward pass begins
         self._is_clipping_checked = False
-        self._steps = 0  # of this process
+        self._steps = 0  # optimizer steps of this process
         self._updates: updates.Updates | None = None
         self._rate_check: optimizer.RateCheck | None = None
-        # the learning rates of the optimizer's groups in the current step
+        # The learning rates of the optimizer's groups in the current step.
         self._rates: list[float] = []
         context.events.before_checkpoint(self._send_updates)
 
@@ -119,7 +119,7 @@ class EvidenceCollector:
             self.report(self._updates.after_step())
 
     def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
-        """Check the files of the model if `folder` is the trainer's output; a finding there ends no
+        """Check the files of the model if `folder` is the trainer's output; a fault there ends no
         rank.
         """
         output = Path(self._context.trainer.flag("output_dir") or "").resolve()
@@ -232,7 +232,7 @@ class EvidenceCollector:
         ]
 
     def _expect_epoch(self, objects: TrainerObjects, collected: Sequence[Evidence]) -> None:
-        """Note what the first whole epoch has to deal; count no further where nothing is known."""
+        """Note the expected counts of the first whole epoch; stop counting if none is known."""
         self._mixture = next((item for item in collected if item.what == rows.MIXTURE), None)
         script = self._context.trainer.script_name
         self._epoch_due = dealt.expect_epoch(objects, self._packing, script)
@@ -244,7 +244,7 @@ class EvidenceCollector:
         self._epoch_steps = -(-len(objects.dataloader) // accumulation)
 
     def _compare_epoch(self) -> None:
-        """Compare what the first whole epoch has dealt with its rows, once it ends."""
+        """Compare the counts of the first whole epoch with those of its rows, once it ends."""
         if not self._epoch.is_counting or self._epoch_due is None or self._mixture is None:
             return
         if self._steps_done() % self._epoch_steps:
@@ -287,7 +287,7 @@ class EvidenceCollector:
         return before + self._steps
 
     def _count_samples(self) -> None:
-        """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""
+        """Check the samples of the first step that is not shortened by the end of an epoch."""
         if self._objects is None or not self._counts_samples:
             return
         evidence = batches.count_samples(
@@ -300,9 +300,9 @@ class EvidenceCollector:
         if evidence.verdict is not None:
             self._counts_samples = False
             self._passes.stop()
-        # Without a verdict the step was the rest of an epoch, and the next step is whole.
+        # Without a verdict the step had the last rows of an epoch, and the next step is whole.
         self.report([evidence])
 
     def report(self, evidence: Sequence[Evidence]) -> None:
-        """Send findings; end the rank if a requested setting is not in effect."""
+        """Send evidence; end the rank if a requested setting is not in effect."""
         report_evidence(evidence, self._context.allowed, self._context.events)

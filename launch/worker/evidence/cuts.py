@@ -1,5 +1,5 @@
-"""Tells rows that a trainer has cut off from rows that end otherwise by themselves, such as those of
-data whose conversations were cut before, by the texts of the staged rows.
+"""Tells rows that a trainer has truncated from rows that end differently from the others anyway,
+such as conversations that were cut before they were staged, by the texts of the staged rows.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-_ROWS = 200_000  # of all data sets that are searched at most
-_FIRST = 8  # characters of a turn by which its beginning is found
+_MAX_ROWS = 200_000  # staged rows that are searched, over all data sets
+_PREFIX = 8  # characters of a turn by which its beginning is found
 
 
 def count_cut(texts: Sequence[str], names: Sequence[str]) -> int | None:
     """Return how many of the `texts` of tokenised rows end within a turn of a staged row.
 
-    `names`: the files or folders of the data sets, as a trainer is given them. None if no staged
-    row can be read.
+    `names`: the files or folders of the data sets, as a trainer is given them. None is returned if
+    no staged row can be read.
     """
     remaining = list(texts)
     has_rows = False
-    for turns in islice(_read_turns(names), _ROWS):
+    for turns in islice(_read_turns(names), _MAX_ROWS):
         has_rows = True
         remaining = [text for text in remaining if not _ends_within(text, turns)]
         if not remaining:
@@ -31,24 +31,24 @@ def count_cut(texts: Sequence[str], names: Sequence[str]) -> int | None:
 
 
 def _ends_within(text: str, turns: Sequence[str]) -> bool:
-    """Whether a text has the first turns, and a part of the next one at its end."""
+    """Whether a text contains the first turns, and ends with a part of the next one."""
     cursor = 0
     for turn in turns:
         start = text.find(turn, cursor)
         if start >= 0:
             cursor = start + len(turn)
             continue
-        start = text.find(turn[:_FIRST], cursor)
+        start = text.find(turn[:_PREFIX], cursor)
         while start >= 0:
             if turn.startswith(text[start:]):
                 return True
-            start = text.find(turn[:_FIRST], start + 1)
+            start = text.find(turn[:_PREFIX], start + 1)
         return False
     return False
 
 
 def _read_turns(names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the texts of the turns of each staged row; of a pair one list for each side."""
+    """Yield the texts of the turns of each staged row; a pair yields one list for each side."""
     for name in names:
         path = Path(name)
         file = path / "train.jsonl" if path.is_dir() else path

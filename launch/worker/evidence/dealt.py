@@ -1,7 +1,7 @@
-"""Counts what a trainer deals in its first whole epoch: sequences, tokens and tokens that carry loss,
-in the forward passes themselves.
+"""Counts the sequences, the tokens and the tokens that carry loss in the forward passes of a
+trainer's first whole epoch.
 
-The counts stay on the device until the epoch ends, so that a step waits for nothing.
+The counts stay on the device until the epoch ends, so that no step waits for them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .trainer_objects import TrainerObjects
 
 @dataclass(frozen=True)
 class EpochCounts:
-    """What an epoch has on this rank; a field is None where it is not known."""
+    """The counts of one epoch on this rank; a field is None where the count is not known."""
 
     sequences: int | None  # both halves of a pair count
-    tokens: int | None  # without padding
+    tokens: int | None  # tokens without padding
     trained: int | None  # tokens that carry loss, without the first of each sequence
 
     def differences(self, due: EpochCounts) -> list[str]:
-        """Return what is other than is `due`, each with both numbers."""
+        """Return the counts that differ from those that are `due`, each with both numbers."""
         nouns = ("sequences", "tokens", "trained tokens")
         found = []
         for field, noun in zip(fields(self), nouns, strict=True):
@@ -46,11 +46,12 @@ class EpochCounts:
 
 
 def expect_epoch(objects: TrainerObjects, packing: str | None, script: str | None) -> EpochCounts:
-    """Return what an epoch of the data loader has to deal to this rank, by its rows.
+    """Return the counts that an epoch of the data loader must have on this rank, by its rows.
 
-    Tokens are known for a single rank, which gets every row. reward_modeling.py takes every pad
-    token for padding, the end tokens of some models among them. Rows of a token budget have no
-    sequences that a pass shows, and GRPO's passes are generated.
+    Tokens are known only for a single rank, which gets every row, and not for reward_modeling.py,
+    which takes every pad token for padding, even where a model ends its texts with that token.
+    Nothing is known of rows that are packed to a token budget, because a pass does not show their
+    sequences, nor of GRPO, whose passes have generated tokens.
     """
     nothing = EpochCounts(None, None, None)
     dataset: Any = getattr(objects.dataloader, "dataset", None)
@@ -95,7 +96,7 @@ class EpochRecorder:
         self._tokens: Any = None
         self._trained: Any = None
         self._has_labels = True
-        self._has_padding = False  # which no mask tells from tokens
+        self._has_padding = False  # whether a pass may have padding that no mask marks
 
     def follow(self, model: Any) -> None:
         """Count the passes of `model` from now on."""
@@ -135,16 +136,16 @@ class EpochRecorder:
         self._rows += int(ids.shape[0])
         tokens = mask.sum() if is_plain else torch.tensor(ids.numel(), device=ids.device)
         documents = tokens.new_zeros(()) if positions is None else (positions == 0).sum()
-        self._tokens = _add(self._tokens, tokens)
-        self._documents = _add(self._documents, documents)
+        self._tokens = _accumulate(self._tokens, tokens)
+        self._documents = _accumulate(self._documents, documents)
         if labels is None or labels.shape != ids.shape:
             self._has_labels = False
             return
         carries = labels != columns.MASKED
-        # the first token of each document is predicted by nothing
+        # Nothing predicts the first token of a document.
         carries = carries[:, 1:] if positions is None else carries & (positions != 0)
-        self._trained = _add(self._trained, carries.sum())
+        self._trained = _accumulate(self._trained, carries.sum())
 
 
-def _add(total: Any, count: Any) -> Any:
+def _accumulate(total: Any, count: Any) -> Any:
     return count if total is None else total + count

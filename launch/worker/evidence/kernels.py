@@ -76,7 +76,7 @@ def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None
     """
     try:
         has_leak = leaks()
-    except Exception as error:  # any model or kernel may refuse to be built or called like this
+    except Exception as error:  # a model or kernel may refuse to be built or called in this test
         why = f"the test did not run ({describe_error(error)})"
         return Evidence("isolation", None, how, note=why).compare("true")
     value = "attention leaks across documents" if has_leak else "no attention across documents"
@@ -103,7 +103,7 @@ def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:
         torch.manual_seed(0)
         small = type(backbone)(_shrink_config(backbone.config)).to(device, dtype).eval()
         for weight in small.parameters():
-            # large enough for a leak to exceed rounding errors
+            # The weights must be large enough for a leak to exceed rounding errors.
             weight.normal_(0.0, 0.5) if weight.dim() > 1 else weight.fill_(1.0)
         ids = torch.arange(2 * _DOCUMENT, device=device)[None] % 16 + 1
         changed = ids.clone()

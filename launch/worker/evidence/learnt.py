@@ -1,5 +1,5 @@
-"""Checks which answers the labels of a trainer learn: rows of its data are tokenised, found in what it
-trains on, and the tokens with a label are decoded.
+"""Checks which answers a trainer learns: rows of its data are tokenised and found in what it trains
+on, and their tokens with a label are decoded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOW = "the labels of rows in what is trained on, decoded"
 
 @dataclass(frozen=True)
 class TrainedTokens:
-    """A part of what is trained on: documents, one behind another."""
+    """A part of what is trained on: documents, one after the other."""
 
     ids: Any  # (tokens,)
     loss: Any  # (tokens,), whether each has a label
@@ -50,10 +50,10 @@ def check_learnt(
     requested: str | None,
     limit: str | None,
 ) -> list[Evidence]:
-    """Return the finding "train_on" on some rows of each data set.
+    """Return the evidence "train_on", from some rows of each data set.
 
-    `sources` are the data sets before they are tokenised, `limit` is the requested number of tokens
-    of a row.
+    `sources` are the data sets before they are tokenised; `limit` is the requested maximum length
+    of a row in tokens.
     """
     if requested is None:
         return []
@@ -87,7 +87,10 @@ def check_learnt(
 def _tokenise(
     row: Mapping[str, Any], tokenizer: Any, requested: str, limit: int | None
 ) -> Iterator[_Row]:
-    """Yield a row as it may be trained on: whole, or cut at either end; of a text its pieces."""
+    """Yield the forms in which a row may be trained on: whole, or cut at either end.
+
+    Plain text yields its pieces.
+    """
     if requested == LEARNS_TEXT:
         text = row[TEXT]
         end = tokenizer.eos_token
@@ -109,7 +112,7 @@ def _tokenise(
 def _judge_row(
     row: _Row, loss: Sequence[bool] | None, tokenizer: Any, requested: str
 ) -> str | None:
-    """Return what is wrong with the labels of a row; None if they are those of what is requested."""
+    """Return what is wrong with the labels of a row; None if they are as requested."""
     if loss is None:
         return f"a part of {len(row.ids)} tokens of a text is not trained on"
     if requested == LEARNS_TEXT:
@@ -132,8 +135,8 @@ def _judge_row(
 def find_rows(
     trained: Iterable[TrainedTokens], wanted: Sequence[tuple[int, ...]]
 ) -> list[list[bool] | None]:
-    """Return which tokens have a label in the first document that is equal to each of `wanted`; None
-    for one that is not there.
+    """Return, for each of `wanted`, which tokens have a label in the first document that is equal
+    to it; None where there is no such document.
     """
     import numpy
 

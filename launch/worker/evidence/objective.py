@@ -11,10 +11,10 @@ from .trainer_objects import class_name
 
 BETA = "beta"
 LOSS = "loss"
-# The settings of DPO by the attribute of TRL's DPOTrainer that its loss reads
+# {setting of DPO: the attribute of TRL's DPOTrainer that its loss reads}
 # (trl/trainer/dpo_trainer.py).
 _OF_DPO = {BETA: "beta", LOSS: "loss_types"}
-# The settings of RLVR by the attribute of TRL's GRPOTrainer that its loss or its sampling reads
+# {setting of RLVR: the attribute of TRL's GRPOTrainer that its loss or its sampling reads}
 # (trl/trainer/grpo_trainer.py).
 _OF_RLVR = {
     "temperature": "temperature",
@@ -29,15 +29,15 @@ _TOLERANCE = 1e-6
 
 
 def check_trl(trainer: Any, requested: Mapping[str, str]) -> list[Evidence]:
-    """Return the findings on a trainer of TRL, as far as they are requested: on the attributes that
-    its loss and its sampling read.
+    """Return the evidence of the requested settings that the loss and the sampling of a TRL trainer
+    read from its attributes.
     """
     if trainer is None:
         return []
     attributes = _OF_DPO
     if hasattr(trainer, "num_generations"):
         attributes = _OF_RLVR
-    findings = []
+    evidence = []
     for name, attribute in attributes.items():
         if name not in requested:
             continue
@@ -45,15 +45,15 @@ def check_trl(trainer: Any, requested: Mapping[str, str]) -> list[Evidence]:
         if isinstance(value, list | tuple):
             value = ",".join(value) or None
         how = f"{class_name(trainer)}.{attribute}"
-        findings.append(_compare(Evidence(name, value, how), requested[name]))
-    return findings
+        evidence.append(_compare(Evidence(name, value, how), requested[name]))
+    return evidence
 
 
-def _compare(finding: Evidence, requested: str) -> Evidence:
-    """Return a finding with its verdict; numbers are compared as numbers."""
-    if isinstance(finding.value, int | float):
-        return finding.judge(requested, abs(finding.value - float(requested)) <= _TOLERANCE)
-    return finding.compare(requested)
+def _compare(evidence: Evidence, requested: str) -> Evidence:
+    """Return the evidence with its verdict; numbers are compared as numbers."""
+    if isinstance(evidence.value, int | float):
+        return evidence.judge(requested, abs(evidence.value - float(requested)) <= _TOLERANCE)
+    return evidence.compare(requested)
 
 
 def watch_dpo_loss(
@@ -78,7 +78,7 @@ def check_dpo_loss(
     options: Mapping[str, Any],
     requested: Mapping[str, str],
 ) -> list[Evidence]:
-    """Return the findings "beta" and "loss" on a loss function that was called with `arguments`.
+    """Return the evidence "beta" and "loss" on a loss function that was called with `arguments`.
 
     The function is called twice more, on the log-probabilities of the batch and on those of the
     chosen answers plus 1: a reward is beta times a log-probability, so it rises by beta. Without

@@ -76,7 +76,7 @@ def count_rows(loader: Any) -> tuple[int, int]:
 
 
 def check_tokens(loader: Any, requested: str | None) -> list[Evidence]:
-    """Return the finding "global_tokens": the tokens of a step over all ranks, padding included."""
+    """Return the evidence "global_tokens": the tokens of a step over all ranks, padding included."""
     if requested is None:
         return []
     how = "global_batch_size of OLMo-core's data loader"
@@ -88,7 +88,7 @@ def check_tokens(loader: Any, requested: str | None) -> list[Evidence]:
 def check_limit(
     loader: Any, requested: str | None, record: RowRecord | None = None
 ) -> list[Evidence]:
-    """Return the finding "max_seq_length": the length of OLMo-core's sequences, or the longest half
+    """Return the evidence "max_seq_length": the length of OLMo-core's sequences, or the longest half
     of a pair; see rows.check_longest.
     """
     if requested is None:
@@ -103,7 +103,7 @@ def check_limit(
 
 
 def check_mixture(loader: Any, record: RowRecord, requested: str | None) -> list[Evidence]:
-    """Return the finding "mixture" of either data loader; see rows.check_mixture.
+    """Return the evidence "mixture" of either data loader; see rows.check_mixture.
 
     Tokenised numpy files have a record of their data sets, and of their tokens, which are those of
     the data set that is built on them.
@@ -143,7 +143,7 @@ def check_step(trainer: Any, requested: str | None) -> Evidence:
 
 
 def check_learnt_answers(loader: Any, requested: Mapping[str, str]) -> list[Evidence]:
-    """Return the finding "train_on" on the tokenised numpy files; see learnt.check_learnt."""
+    """Return the evidence "train_on" on the tokenised numpy files; see learnt.check_learnt."""
     wanted = requested.get(LEARNT)
     frame = find_frame("numpy_dir", "dcs")
     if wanted is None:
@@ -389,7 +389,7 @@ def check_export(folder: Path, model: Any) -> Evidence:
     gathered = {} if frame is None else frame.f_locals["state_dict"]
     if evidence.value != "trained" or _sum_bits(gathered) == _sum_bits(model.state_dict()):
         return evidence
-    changed = replace(evidence, value="others than in memory", note="the export changed them")
+    changed = replace(evidence, value="not those in memory", note="the export changed them")
     return changed.judge("trained", False)
 
 

@@ -23,8 +23,7 @@ class OlmoCoreCollector:
         self._passes = PassRecorder()
         self.row_record = rows.RowRecord()
         self._trainer: Any = None  # olmo_core.train.Trainer, once the first step begins
-        # what the steps change; None until the first one begins
-        self._updates: Updates | None = None
+        self._updates: Updates | None = None  # known once the first step begins
         self._rate_check: optimizer.RateCheck | None = None
         self._is_refuted = False  # whether what was saved is not what was trained
 
@@ -38,11 +37,11 @@ class OlmoCoreCollector:
         self._passes.follow(module.model)
 
     def gradients_zeroed(self) -> None:
-        """Forget the passes: the trainer tries a batch before its first step."""
+        """Forget the passes so far: the trainer runs a trial batch before its first step."""
         self._passes.take_training_passes()
 
     def first_step_begins(self, module: Any) -> None:
-        """Check the settings on the passes of the first step, and follow the weights from here."""
+        """Check the settings by the passes of the first step, and follow the weights from here."""
         self._passes.stop()
         self._passes.first_training = None
         passes = self._passes.take_training_passes()
@@ -86,11 +85,11 @@ class OlmoCoreCollector:
             rates = [float(group["lr"]) for group in groups]
             self.report(self._rate_check.step(self._trainer.global_step - 1, rates))
         if self._updates is not None:
-            self._updates.note_gradients()  # as the step has clipped them
+            self._updates.note_gradients()  # the step has clipped the gradients by now
             self.report(self._updates.after_step())
 
     def checkpoint_begins(self) -> None:
-        """Send what the steps until a checkpoint have proven."""
+        """Send what the steps before a checkpoint have proven."""
         if self._updates is not None and self._context.events.rank == 0:
             for item in self._updates.so_far():
                 self._context.events.emit("evidence", **item.fields())
@@ -128,7 +127,7 @@ class OlmoCoreCollector:
             evidence += self._rate_check.summary()
         for item in evidence:
             if item.what == "saved_weights" and self._is_refuted:
-                continue  # the finding on the checkpoint stays
+                continue  # the evidence of the exported model can't overrule a refuted checkpoint
             if is_first_rank or item.verdict == REFUTED:
                 events.emit("evidence", **item.fields())
             self._is_refuted |= item.what == "saved_weights" and item.verdict == REFUTED
@@ -136,5 +135,5 @@ class OlmoCoreCollector:
             events.emit("saved", step=self._trainer.global_step)
 
     def report(self, evidence: Sequence[Evidence]) -> None:
-        """Send findings; end the rank if a requested setting is not in effect."""
+        """Send evidence; end the rank if a requested setting is not in effect."""
         report_evidence(evidence, self._context.allowed, self._context.events)

@@ -1,7 +1,7 @@
 """Checks the optimizer against the recipe: its learning rate at every step, the number of steps, and its weight decay.
 
-The rate that a step is expected to have comes from the recipe's own numbers and from what the
-library calls `linear` or `cosine`; the trainer's own schedule is not asked. Rates are numbers on the
+The rate that a step is expected to have is computed from the recipe's own numbers and from what the
+library calls `linear` or `cosine`; the trainer's own schedule is not read. Rates are numbers on the
 host, so a step costs a few comparisons.
 """
 
@@ -40,7 +40,8 @@ _EPSILON_OF_SCRIPT = {"reward_modeling.py": 1e-5}
 _OTHER_SETTINGS = ("optim_args", "optimizer_kwargs", "optimizer_type")
 _GROUPS = "lr in the optimizer's param_groups"
 
-Rates = Callable[[int], float]  # the rate of a step, by the optimizer steps that were done before
+# A function from the number of optimizer steps done so far to the learning rate of the next step.
+Rates = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class StepCount:
     total: int
     per_step: int = 1  # steps that the schedule makes in one optimizer step
     scheduled: int | None = None  # steps of the schedule in all; None: total * per_step
-    rounds_up: bool = False  # whether a warm-up that is no whole number of steps is rounded up
+    rounds_up: bool = False  # whether a fractional number of warm-up steps is rounded up
     source: str = "the trainer's own count"  # the attribute that has the steps
 
     @property
@@ -100,7 +101,7 @@ def olmo_core_rates(name: str, peak: float, ratio: float, count: StepCount) -> R
 def count_steps(
     objects: TrainerObjects, script: str | None, epochs: int | None
 ) -> StepCount | None:
-    """Return the steps of a run by the variables of its training loop; None if they are not there.
+    """Return the steps of a run by the variables of its training loop; None if these are missing.
 
     `epochs`: None if the number of steps is requested instead. finetune.py and dpo_tune_cache.py
     step their schedule once for each rank; for epochs, its length is what one rank would make of
@@ -114,8 +115,8 @@ def count_steps(
         scheduled = getattr(arguments, "num_training_steps", None)
         if scheduled is None or objects.dataloader is None:
             return None
-        # accelerate makes a step of the rest of an epoch, which the script does not count
-        # (reward_modeling.py:288, accelerate/accelerator.py, `_do_sync`)
+        # accelerate makes a step of the last batches of an epoch, which the script does not count
+        # (reward_modeling.py:288, accelerate/accelerator.py, `_do_sync`).
         passes = len(objects.dataloader)
         of_epoch = math.ceil(passes / int(arguments.gradient_accumulation_steps))
         of_run = of_epoch * int(arguments.num_train_epochs)
@@ -141,7 +142,7 @@ def count_rows(objects: TrainerObjects) -> tuple[int, int] | None:
         if not hasattr(objects.trainer.train_dataset, "__len__"):  # it is streamed
             return None
         rows = len(objects.trainer.train_dataset)
-        # of GRPO, where a row is a prompt and a batch counts completions
+        # GRPO's rows are prompts, and its batches count completions.
         rows *= getattr(objects.trainer, "num_generations", 1)
         rows *= getattr(objects.trainer, "num_iterations", 1)
     else:
@@ -171,7 +172,7 @@ class RateCheck:
         self._warmup = count.warmup(ratio) / count.per_step  # optimizer steps
         self._last = 0  # the last step that was compared, from 1
         self._compared = 0
-        self._has_risen = False  # whether one of them was above 0, as the first of a warm-up is not
+        self._has_risen = False  # whether an expected rate was above 0; a warm-up begins at 0
         self._is_refuted = False
 
     @staticmethod
@@ -181,15 +182,15 @@ class RateCheck:
     def step(self, done: int, rates: Sequence[float]) -> list[Evidence]:
         """Compare the rates of the optimizer's groups in the step that follows `done` ones.
 
-        Returns the findings on the first step of this process, and on the first one whose rate
+        Returns the evidence on the first step of this process, and on the first one whose rate
         differs; [] for every other.
         """
-        if self._is_refuted:  # and allowed
+        if self._is_refuted:  # `allow` lets such a run go on
             return []
         expected = self._expected(done)
         furthest = max(rates, key=lambda rate: abs(rate - expected))
         self._last = done + 1
-        if not abs(furthest - expected) <= _TOLERANCE * self._peak:  # as for NaN
+        if not abs(furthest - expected) <= _TOLERANCE * self._peak:  # this is also true for NaN
             self._is_refuted = True
             return [self._refute(furthest, expected)]
         self._compared += 1
@@ -208,10 +209,10 @@ class RateCheck:
         ]
 
     def _refute(self, rate: float, expected: float) -> Evidence:
-        """Return the finding on a step with another rate.
+        """Return the evidence that a step has another rate than expected.
 
-        It is on the peak if no step before had an expected rate above 0, else on the warm-up or on
-        the schedule, by where the step is.
+        It refutes the peak if no earlier step had an expected rate above 0, else the warm-up or the
+        schedule, depending on where the step is.
         """
         name = PEAK
         if self._has_risen:
@@ -228,10 +229,10 @@ class RateCheck:
 def check_steps(
     count: StepCount | None, rows: tuple[int, int] | None, requested: Mapping[str, str]
 ) -> list[Evidence]:
-    """Return the finding on how many optimizer steps the trainer will make. `count` is None if they
-    are not known.
+    """Return the evidence on how many optimizer steps the trainer will make.
 
-    `rows`: those of an epoch and of an optimizer step; None if they are not known.
+    `count` is None if the steps are not known. `rows`: those of an epoch and of an optimizer step;
+    None if they are not known.
     """
     total = None
     how = "the steps were not found"
@@ -256,8 +257,8 @@ def check_steps(
 
 
 def bound_steps(rows: int, batch: int, epochs: int) -> range:
-    """Return the numbers of optimizer steps that `epochs` of `rows` may take: the rest of an epoch
-    may be left out, or be a step of its own.
+    """Return the numbers of optimizer steps that `epochs` of `rows` may take: the last rows of an
+    epoch may be dropped, or make a smaller step.
 
     >>> bound_steps(10, 4, 3)
     range(6, 10)
@@ -266,11 +267,11 @@ def bound_steps(rows: int, batch: int, epochs: int) -> range:
 
 
 def check_decay(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
-    """Return the finding "weight_decay": that of every trained matrix, in the optimizer's groups.
+    """Return the evidence "weight_decay": that of every trained matrix, in the optimizer's groups.
 
-    Vectors and embeddings may have another one: open-instruct leaves biases and norms without
-    (utils.py:1507-1529), and transformers and OLMo-core do so, too. DeepSpeed's groups hold flat
-    copies, so there the largest group counts.
+    Vectors and embeddings may have another one: open-instruct does not decay biases and norms
+    (utils.py:1507-1529), nor do transformers and OLMo-core. DeepSpeed's groups hold flat copies, so
+    there the largest group counts.
     """
     if requested is None or objects.optimizer is None:
         return []
@@ -286,10 +287,11 @@ def check_decay(objects: TrainerObjects, requested: str | None) -> list[Evidence
 
 
 def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> list[Evidence]:
-    """Return the findings on Adam's betas and epsilon in the optimizer's groups, against the flags
+    """Return the evidence on Adam's betas and epsilon in the optimizer's groups, against the flags
     of the command line, or the trainer's defaults.
 
-    An optimizer without betas, or with settings of its own (Lion, AdEMAMix), has none.
+    No evidence is returned for an optimizer without betas, or with settings of its own (Lion,
+    AdEMAMix).
     """
     if any(program.flag(name) is not None for name in _OTHER_SETTINGS):
         return []
@@ -314,14 +316,14 @@ def check_adam(groups: Sequence[Mapping[str, Any]], program: TrainerProgram) -> 
     }
     how = "the optimizer's param_groups, against the trainer's flags and defaults"
     return [
-        Evidence(name, "; ".join(map(_show, sorted(found[name]))), how).judge(
-            _show(value), found[name] == {value}
+        Evidence(name, "; ".join(map(_format_numbers, sorted(found[name]))), how).judge(
+            _format_numbers(value), found[name] == {value}
         )
         for name, value in due.items()
     ]
 
 
-def _show(numbers: Sequence[float]) -> str:
+def _format_numbers(numbers: Sequence[float]) -> str:
     return ",".join(f"{number:g}" for number in numbers)
 
 
@@ -348,5 +350,5 @@ def _find_matrices(model: Any) -> set[int]:
 
 
 def _whole_shape(parameter: Any) -> Sequence[int]:
-    """Return the shape of a parameter before ZeRO-3 cut it, which leaves an empty tensor."""
+    """Return the shape of a parameter before ZeRO-3 partitioned it and emptied its tensor."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))

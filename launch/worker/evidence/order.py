@@ -1,7 +1,7 @@
 """Checks that the rows are dealt in the order that the recipe's seed gives.
 
 The order is computed here from the seed alone, and compared with the tokens that the model gets
-first. The sampler of the trainer is asked only where its order can't be seen in the tokens.
+first. The trainer's own sampler is read only where the tokens do not show its order.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Tokens = Sequence[int]
 def check_order(
     objects: TrainerObjects, passed: Sequence[Tokens], script: str | None, requested: str | None
 ) -> list[Evidence]:
-    """Return the finding "seed": whether the first micro batch has the rows that it deals.
+    """Return the evidence "seed": whether the first micro batch has the rows that the seed gives.
 
-    `passed`: the documents of the first pass with gradients. Of reward_modeling.py only the shuffle
+    `passed`: the documents of the first pass with gradients. For reward_modeling.py only the shuffle
     of the data set is compared: its sampler draws from torch's global generator, which models and
-    adapters draw from, too. GRPO's passes are generated, so its sampler is asked.
+    adapters draw from too. For GRPO, whose passes have generated tokens, the sampler is read.
     """
     if requested is None:
         return []
@@ -65,7 +65,7 @@ def is_shuffled(dataset: Any, seed: int) -> bool:
 
     due = numpy.random.default_rng(seed).permutation(len(dataset))
     order = getattr(dataset, "_indices", None)
-    if order is None:  # the order of the table, which a shuffle of a few rows may be
+    if order is None:  # the rows are in the table's order, which a shuffle of a few rows may give
         return bool(numpy.array_equal(numpy.arange(len(dataset)), due))
     return bool(numpy.array_equal(order.column(0).to_numpy(), due))
 
@@ -83,7 +83,7 @@ def deal_epoch(rows: int, seed: int) -> list[int]:
 def _check_first_rows(
     objects: TrainerObjects, passed: Sequence[Tokens], requested: str
 ) -> Evidence:
-    """Compare the tokens of the first micro batch with those of the rows that are due."""
+    """Compare the tokens of the first micro batch with those of the rows that the seed gives."""
     arguments = objects.arguments if objects.trainer is None else objects.trainer.args
     if arguments is None or not passed:
         return _unproven("no pass with tokens was seen", requested)
@@ -91,7 +91,7 @@ def _check_first_rows(
     accumulation = int(arguments.gradient_accumulation_steps)
     ranks = int(objects.accelerator.num_processes)
     dataset = objects.dataloader.dataset
-    steps = max(1, -(-len(objects.dataloader) // accumulation))  # of an epoch
+    steps = max(1, -(-len(objects.dataloader) // accumulation))  # optimizer steps of an epoch
     epoch, step = divmod(objects.step or 0, steps)
     order = fill_epoch(deal_epoch(len(dataset), int(requested) + epoch), ranks, size)
     first = step * accumulation * ranks * size
@@ -104,12 +104,13 @@ def _check_first_rows(
     if halves is None:
         return _unproven("the rows of the data set have no tokens", requested)
     if is_balanced:
-        due = {tuple(document) for half in halves for document in half}
+        due = {tuple(document) for document in chain(*halves)}
         holds = all(tuple(document) in due for document in passed)
     else:
         seen = list(chain(*passed))
-        # the passes of both halves of a pair may be apart (dpo_utils.py:323)
-        holds = seen in (list(chain(*chain(*halves))), list(chain(*halves[0])))
+        all_documents = list(chain(*halves))
+        # The two halves of a pair may go through the model in separate passes (dpo_utils.py:323).
+        holds = seen in (list(chain(*all_documents)), list(chain(*halves[0])))
     how = "the tokens of the first micro batch, against the rows in an order computed from the seed"
     shown = ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "")
     note = f"{count_of(len(dataset), 'row')}; the first are {shown}"
@@ -142,7 +143,9 @@ def read_documents(dataset: Any, rows: Sequence[int], loader: Any) -> list[list[
 
 
 def _check_sampler(loader: Any, requested: str) -> Evidence:
-    """Compare the seed of GRPO's sampler of prompts (trl/trainer/utils.py, RepeatSampler)."""
+    """Compare the requested seed with that of GRPO's prompt sampler (trl/trainer/utils.py,
+    RepeatSampler).
+    """
     batches = getattr(loader, "batch_sampler", None)
     sampler = None
     while batches is not None:
@@ -155,10 +158,11 @@ def _check_sampler(loader: Any, requested: str) -> Evidence:
 
 
 def check_olmo_core_order(loader: Any, requested: str | None) -> list[Evidence]:
-    """Return the finding "seed" on the rows that OLMo-core's data loader deals first in its epoch.
+    """Return the evidence "seed" on the rows that OLMo-core's data loader deals first in its epoch.
 
     open-instruct's loader shuffles rows that were shuffled before (data_loader.py:268, dpo.py:177);
-    OLMo-core's has sequences (olmo_core/data/data_loader.py, `_build_global_indices`).
+    OLMo-core's own loader shuffles sequences (olmo_core/data/data_loader.py,
+    `_build_global_indices`).
     """
     if requested is None:
         return []
@@ -182,7 +186,7 @@ def check_olmo_core_order(loader: Any, requested: str | None) -> list[Evidence]:
         expected = batch[loader.dp_rank :: loader.dp_world_size]
         dealt = _first_indices(loader, len(expected))
         holds = dealt == expected
-    else:  # batches of neighbours go around the ranks
+    else:  # consecutive batches go to the ranks in turn
         dealt = _first_indices(loader, sizes[0])
         first = due.index(dealt[0]) if loader.dp_rank else 0
         holds = dealt == due[first : first + len(dealt)]

@@ -3,8 +3,8 @@ that the schedule leaves its warm-up.
 
 Adam moves a weight by about the learning rate, whatever its gradient is. Where that is less than
 half of the distance between two neighbouring numbers of the weight's type, the sum is rounded back
-to the weight, in every step anew. bf16 has 2 to 3 decimal digits: next to 0.02 its numbers are
-0.00012 apart.
+to the weight, and this happens in every step. bf16 has 2 to 3 decimal digits: next to 0.02 its
+numbers are 0.00012 apart.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from .trainer_objects import TrainerObjects
 MOVABLE = "movable_weights"
 PEAK = "schedule_peak"
 
-# Below this share of the weights nothing is learned: DPO at 1e-9 in bf16 moves 2 of 100,000.
+# If less than this share of the weights can move, nothing is learned: DPO at 1e-9 in bf16 moves 2
+# of 100,000.
 NONE = 1e-4
-FEW_WEIGHTS = 8  # nor is it in so many weights, whatever the share: a tiny model has few
+# Nothing is learned by so few weights either, whatever their share of a tiny model is.
+FEW_WEIGHTS = 8
 # Below this share there is a warning. In bf16, a model of transformers' usual size of weights
 # (0.02) has 1% at DPO's 5e-7, 8% at 5e-6 and 30% at 2e-5.
 FEW = 0.1
@@ -35,9 +37,9 @@ FEW = 0.1
 # leads to: a smoke test of 5 steps with one of 1,000 steps has 0.4%.
 WARM = 1e-3
 
-_SAMPLES = 1 << 16  # elements of a tensor that are looked at, evenly spread
+_SAMPLES = 1 << 16  # elements of a tensor that are examined, evenly spread
 _POINTS = 20_000  # steps of a schedule at which its rate is computed
-# Keys of an optimizer's groups that keep what rounding takes away (Kahan's sum).
+# The keys with which an optimizer's groups keep what rounding takes away (Kahan summation).
 _COMPENSATED = ("kahan_sum", "use_kahan_summation")
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -73,7 +75,7 @@ def largest_rates(
 ) -> list[float]:
     """Return the largest rate of each of an optimizer's groups in a schedule of `total` steps.
 
-    Without a factor it is the rate that the group was given at first.
+    Without a factor it is the rate that the group was created with.
     """
     if factor is None:
         return [float(group["initial_lr"]) for group in groups]
@@ -85,13 +87,13 @@ def largest_rates(
 def check_rounding(
     objects: TrainerObjects, factor: Callable[[int], float] | None, total: int
 ) -> list[Evidence]:
-    """Return the evidence "movable_weights" on a schedule of `total` steps, which a trial ends
-    before, and "schedule_peak" if it never leaves its warm-up.
+    """Return the evidence "movable_weights" on a schedule of `total` steps, and "schedule_peak" if
+    it never leaves its warm-up.
 
-    There is none for a run of one step or two, whose warm-up may begin at a rate of 0, and none for
-    a schedule of which nothing is known, such as DeepSpeed's own. Of an optimizer whose steps are
-    not of the size of the rate, or that keeps what is rounded away, nothing is known of the
-    weights.
+    `total` counts the steps of the whole schedule, of which a trial makes only the first. There is
+    no evidence for a run of one or two steps, whose warm-up may begin at a rate of 0, and none for
+    an unknown schedule, such as DeepSpeed's own. "movable_weights" is left out for an optimizer
+    whose updates are not about as large as its rate, or that keeps what is rounded away.
     """
     groups = getattr(objects.optimizer, "param_groups", ())
     if total <= FEW_STEPS or not groups:
@@ -170,16 +172,16 @@ def _judge_shares(shares: Sequence[TensorShare], rate: float, held_as: str) -> l
 def _share_of_tensors(
     model: Any, groups: Sequence[Mapping[str, Any]], rates: Sequence[float], held_as: str | None
 ) -> list[TensorShare]:
-    """Return the share of each trained tensor. One that is in no group of the optimizer, as under
-    DeepSpeed, has the largest rate.
+    """Return the share of each trained tensor that a step can change.
+
+    A tensor that is in no group of the optimizer, as under DeepSpeed, counts with the largest rate.
     """
     import torch
 
-    rate_of = {
-        id(parameter): rate
-        for group, rate in zip(groups, rates, strict=True)
-        for parameter in group["params"]
-    }
+    rate_of = {}
+    for group, rate in zip(groups, rates, strict=True):
+        for parameter in group["params"]:
+            rate_of[id(parameter)] = rate
     names = []
     counts = []
     shares = []
@@ -199,7 +201,7 @@ def _share_of_tensors(
 def _share_that_moves(values: Any, rate: float, dtype: Any) -> Any:
     """Return the share of the elements of a tensor that a step of `rate` changes in `dtype`.
 
-    Zeros among other numbers do not count: rows of an embedding that no text has are 0.
+    Zeros among other numbers do not count: the embedding of a token that no text has may be 0.
     """
     import torch
 

@@ -1,9 +1,9 @@
-"""Checks the rows that a trainer has: how many of each data set, and the length of the longest."""
+"""Checks a trainer's rows: how many it has of each data set, and how long the longest one is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from .trainer_objects import TrainerObjects, class_name
 MIXTURE = "mixture"
 LIMIT = "max_seq_length"
 
-# The files that describe a folder of rows, and where the number of its rows is.
+# {file that describes a folder of rows: the keys that lead to the number of rows}
 _DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
 # The names of the limit among the arguments of a trainer.
 _LIMIT_ARGUMENTS = ("max_length", "max_seq_length", "max_token_length")
-# Columns of rows that are cut one by one; TRL's DPO cuts in its collator.
-_SUSPECTS = 8  # rows that seem to be cut which are looked up
+_SUSPECTS = 8  # rows that seem to be cut and are looked up among the staged rows
+# The columns of rows that are cut before they are collated; TRL's DPO cuts in its collator.
 _TOKEN_COLUMNS = ("input_ids", "chosen_input_ids", "rejected_input_ids")
 
 
@@ -42,11 +42,12 @@ class RowRecord:
 
     def __init__(self) -> None:
         self.parts: list[LoadedPart] = []
-        # rows before and after TRL tokenises them, which may leave some out; None before
+        # The number of rows before and after TRL tokenises them, which may drop some; None until
+        # then.
         self.prepared: tuple[int, int] | None = None
-        # what differs between the tokenised rows and those that were staged
+        # The differences between the tokenised rows and those that were staged.
         self.faults: list[str] = []
-        self.compared = 0  # staged rows that were tokenised anew
+        self.compared = 0  # staged rows that were tokenised again
         self.sources: list[Any] = []  # the data sets before they are tokenised
 
     @property
@@ -81,25 +82,35 @@ class RowRecord:
             ) -> Any:
                 prepared = prepare(trainer, dataset, tokenizer, args, *more)
                 if "train" in more and hasattr(dataset, "__len__"):
-                    has_tokens = "input_ids" in dataset.column_names
-                    if not has_tokens:
-                        self.sources = [dataset]
-                    is_packed = bool(getattr(args, "packing", False))
-                    after = len(dataset) if is_packed else len(prepared)
-                    self.prepared = (len(dataset), after)
-                    if not is_packed and not has_tokens:
-                        name = ", ".join(part.name for part in self.parts)
 
-                        def prepare_few(rows: Any, alone: Any) -> Any:
-                            return prepare(trainer, rows, tokenizer, alone, *more)
+                    def prepare_few(rows: Any, alone: Any) -> Any:
+                        return prepare(trainer, rows, tokenizer, alone, *more)
 
-                        with tokenised.left_to_trainer():
-                            due = tokenised.tokenise_with_trl(prepare_few, dataset, args)
-                            self._compare(prepared, due, name)
+                    self._note_prepared(dataset, prepared, args, prepare_few)
                 return prepared
 
+    def _note_prepared(
+        self, dataset: Any, prepared: Any, args: Any, prepare_few: Callable[[Any, Any], Any]
+    ) -> None:
+        """Note how many rows a TRL trainer has prepared, and compare some of them with staged rows.
+
+        `prepare_few(rows, args)` prepares rows as the trainer does.
+        """
+        has_tokens = "input_ids" in dataset.column_names
+        if not has_tokens:
+            self.sources = [dataset]
+        is_packed = bool(getattr(args, "packing", False))
+        after = len(dataset) if is_packed else len(prepared)
+        self.prepared = (len(dataset), after)
+        if is_packed or has_tokens:
+            return
+        name = ", ".join(part.name for part in self.parts)
+        with tokenised.left_to_trainer():
+            due = tokenised.tokenise_with_trl(prepare_few, dataset, args)
+            self._compare(prepared, due, name)
+
     def _compare(self, dataset: Any, due: Sequence[Mapping[str, Any]], name: str) -> None:
-        """Look for staged rows that were tokenised anew among those of the trainer."""
+        """Look among the trainer's rows for staged rows that were tokenised again."""
         missing = tokenised.count_missing(dataset, due)
         self.compared += len(due)
         if missing:
@@ -171,7 +182,7 @@ def read_numpy_folder(folder: Path, names: Sequence[str]) -> tuple[list[LoadedPa
     """Return the data sets `names` in the statistics of open-instruct's tokenised numpy files
     (numpy_dataset_conversion.py:429), and the tokens of all.
 
-    Raises OSError, ValueError or LookupError for a file that is not there, or is another.
+    Raises OSError, ValueError or LookupError for a file that is missing or has another content.
     """
     content = json.loads((folder / "dataset_statistics.json").read_text(encoding="utf-8"))
     by_name = {entry["dataset_name"]: entry for entry in content["per_dataset_statistics"]}
@@ -186,7 +197,7 @@ def read_numpy_folder(folder: Path, names: Sequence[str]) -> tuple[list[LoadedPa
 def check_mixture(
     record: RowRecord, dataset_rows: int | None, requested: str | None
 ) -> list[Evidence]:
-    """Return the finding "mixture": the rows of each data set against those that were staged, and
+    """Return the evidence "mixture": the rows of each data set against those that were staged, and
     the rows of the data loader against those of all data sets.
 
     `requested`: the shares, with commas. `dataset_rows` is None where the loader's rows are packed.
@@ -226,7 +237,7 @@ def check_mixture(
 
 
 def add_epoch(mixture: Evidence, found: EpochCounts, due: EpochCounts) -> Evidence:
-    """Return the finding "mixture" with what the first whole epoch has dealt to this rank."""
+    """Return the evidence "mixture" with what the first whole epoch has dealt to this rank."""
     differences = found.differences(due)
     note = f"{mixture.note}; an epoch dealt {found}"
     if differences:
@@ -239,11 +250,11 @@ def add_epoch(mixture: Evidence, found: EpochCounts, due: EpochCounts) -> Eviden
 def check_longest(
     objects: TrainerObjects, requested: str | None, record: RowRecord | None = None
 ) -> list[Evidence]:
-    """Return the finding "max_seq_length" on the rows of the data loader, and on the limit that the
+    """Return the evidence "max_seq_length" on the rows of the data loader, and on the limit that the
     trainer's arguments and its collator have.
 
-    `record`: the data sets, by whose staged rows rows that end otherwise are told from rows that
-    were cut.
+    `record`: the data sets, whose staged rows show whether a row was cut or merely ends
+    differently.
     """
     if requested is None:
         return []
@@ -263,7 +274,7 @@ class Limit:
     """A number of tokens that a trainer cuts or drops rows at."""
 
     tokens: int
-    attribute: str  # that has it: `SFTConfig.max_length`
+    attribute: str  # the place where it is set: `SFTConfig.max_length`
 
 
 def find_limits(owner: Any, names: Sequence[str]) -> list[Limit]:
@@ -286,7 +297,7 @@ def judge_limit(
     """Compare the limits of a trainer, and the rows of its data set, with the requested limit.
 
     `names`: the data sets, as the trainer is given them. Rows that seem to be cut at another limit
-    are looked up there, as their text is by the `tokenizer`.
+    are decoded with the `tokenizer` and looked up there.
     """
     for limit in limits:
         if str(limit.tokens) != requested:
@@ -333,7 +344,7 @@ def _count_cut(
         return len(suspects)
     plain = dataset.with_format(None)
     rows = [plain[number][column] for number in suspects[:_SUSPECTS]]
-    # a character of several tokens may be cut, too
+    # A character of several tokens may be cut too, and then decodes to U+FFFD.
     return count_cut([tokenizer.decode(row).rstrip("\ufffd") for row in rows], names)
 
 

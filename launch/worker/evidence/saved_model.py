@@ -1,4 +1,4 @@
-"""Checks what a run has saved: the weights are finite, and those in memory."""
+"""Checks what a run has saved: the weights are finite, and equal to those in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tensors import chunks, stored
 def try_check(check: Callable[[], Evidence]) -> Evidence:
     """Return the evidence of a check of what was saved.
 
-    A check that fails proves nothing, and ends no finished training.
+    A check that raises an error proves nothing, and does not end a training that is done.
     """
     try:
         return check()
@@ -81,7 +81,7 @@ def judge_saved(
         value = "not finite"
         note = f"{len(not_finite)} of {len(kept)} tensors, as {not_finite[0]}"
     elif others:
-        value = "others than in memory"
+        value = "not those in memory"
         note = f"{len(others)} of {compared} tensors, as {others[0]}"
     else:
         value = "trained"
@@ -90,14 +90,16 @@ def judge_saved(
 
 
 def _file_key(name: str) -> str:
-    """Return the name of a parameter in a file: PEFT leaves the adapter's name out
+    """Return the name of a parameter in a file, from which PEFT removes the adapter's name
     (peft/utils/save_and_load.py).
     """
     return name.replace(".default.", ".") if "lora_" in name else name
 
 
 def _is_finite(tensor: Any) -> Any:
-    """Return whether all elements of a tensor are finite, as a tensor: it waits for no device."""
+    """Return whether all elements of a tensor are finite, as a tensor, so that nothing waits for
+    the device.
+    """
     import torch
 
     if not tensor.is_floating_point() or not tensor.numel():

@@ -19,7 +19,7 @@ from .trainer_objects import TrainerObjects
 
 _CHECKPOINT = "checkpoint"
 _SHOWN = 3
-# a reward model's new head (transformers modeling_layers.py, GenericForSequenceClassification)
+# The new head of a reward model (transformers modeling_layers.py, GenericForSequenceClassification).
 _NEW_HEADS = ("score.", "classifier.")
 _HEADS = (*_NEW_HEADS, "lm_head.")
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
@@ -35,7 +35,7 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
     another head do no harm, while a layer that the configuration does not have makes another model.
     """
     how = f"transformers' report of loading {source}"
-    commit = getattr(model.config, "_commit_hash", None)  # of a hub repository
+    commit = getattr(model.config, "_commit_hash", None)  # only a hub repository has one
     if commit:
         how += f" at commit {commit}"
     absent = _describe_random_weights(type(model).__name__, info)
@@ -76,7 +76,7 @@ def pin_base(model: Any) -> None:
         config.revision = getattr(model.config, "_commit_hash", None) or config.revision
 
 
-# launch.planning.chat_template.TOKENIZERS_OWN, which this interpreter may not have
+# This repeats launch.planning.chat_template.TOKENIZERS_OWN, which this interpreter may not have.
 _TOKENIZERS_OWN = ("olmo123",)
 
 
@@ -235,7 +235,7 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
 
 
 def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evidence]:
-    """Return the findings "lora_alpha" and "lora_dropout", as far as they are requested.
+    """Return the evidence "lora_alpha" and "lora_dropout" of those that are requested.
 
     The alpha is that of the factor that a layer multiplies the adapter's output with, which is
     alpha / rank, or alpha / sqrt(rank) with rsLoRA (peft/tuners/lora/layer.py, update_layer).
@@ -244,13 +244,13 @@ def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evi
         "lora_alpha": (_find_alphas(model), "LoraLayer.scaling of the adapted layers"),
         "lora_dropout": (_find_dropouts(model), "LoraLayer.lora_dropout of the adapted layers"),
     }
-    findings = []
+    evidence = []
     for name, (values, how) in found.items():
         if name in requested:
             value = ",".join(f"{number:g}" for number in sorted(values)) or "none"
             is_requested = values == {float(requested[name])}
-            findings.append(Evidence(name, value, how).judge(requested[name], is_requested))
-    return findings
+            evidence.append(Evidence(name, value, how).judge(requested[name], is_requested))
+    return evidence
 
 
 def check_adapter_start(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
@@ -342,7 +342,7 @@ def _find_dropouts(model: Any) -> set[float]:
     for module in model.modules():
         layers = getattr(module, "lora_dropout", None)
         if layers is not None and hasattr(layers, "values"):
-            # without dropout the layer is an Identity
+            # Without dropout the layer is an Identity.
             dropouts.update(float(getattr(layer, "p", 0.0)) for layer in layers.values())
     return dropouts
 

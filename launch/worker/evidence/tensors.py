@@ -10,7 +10,7 @@ _CHUNK = 1 << 24  # elements that are read at once
 
 
 def stored(parameter: Any) -> Any:
-    """Return what this rank stores of a parameter: under ZeRO-3 and FSDP its part."""
+    """Return what this rank stores of a parameter; under ZeRO-3 and FSDP this is a part of it."""
     parameter = getattr(parameter, "ds_tensor", parameter).detach()
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
@@ -41,7 +41,7 @@ def chunks(tensor: Any) -> Iterator[Any]:
 
 
 def checksum(tensor: Any, floor: float) -> Any:
-    """Return the sum of the bits of a tensor, of elements below `floor` as zeros."""
+    """Return the sum of the bits of a tensor; elements below `floor` count as zeros."""
     import torch
 
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)

@@ -1,5 +1,5 @@
-"""Compares the rows that a trainer has tokenised, or found in a cache, with staged rows: some of them
-are tokenised anew and looked for.
+"""Compares the rows that a trainer has tokenised, or found in a cache, with staged rows: some of
+these are tokenised again and looked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import columns
 
-_SAMPLES = 64  # rows of a data set that are tokenised anew
+_SAMPLES = 64  # rows of a data set that are tokenised again
 _CANDIDATES = 2_000  # rows of the same length that are compared with one of them
 # The columns with tokens and labels, as open-instruct and TRL name them.
 _COLUMNS = (
@@ -90,7 +90,7 @@ def count_missing(dataset: Any, rows: Sequence[Row]) -> int:
     for row in rows:
         due = {name: _as_list(row[name]) for name in names if name in row}
         candidates = positions.get(len(due.get(names[0], ())), [])
-        if len(candidates) > _CANDIDATES:  # cut at one length: nobody looks at all of them
+        if len(candidates) > _CANDIDATES:  # too many rows are cut at one length
             continue
         missing += not any(_is_same(plain[position], due) for position in candidates)
     return missing
@@ -113,7 +113,7 @@ def compare_counts(dataset: Any, parts: Sequence[Mapping[str, Any]]) -> list[str
     if "labels" not in dataset.column_names or "input_ids" not in dataset.column_names:
         return []
     if sum(int(part["final_instances"]) for part in parts) != len(dataset):
-        return []  # the rows differ, which is a finding of its own
+        return []  # the evidence "mixture" reports that the number of rows differs
     lengths, trained = columns.count_labels(dataset)
     faults = []
     start = 0
@@ -130,7 +130,7 @@ def compare_counts(dataset: Any, parts: Sequence[Mapping[str, Any]]) -> list[str
 
 @contextlib.contextmanager
 def left_to_trainer() -> Iterator[None]:
-    """Let no error of a comparison end a run: what can't be tokenised is the trainer's to report."""
+    """Suppress the errors of a comparison: the trainer itself reports what can't be tokenised."""
     errors = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OSError)
     with contextlib.suppress(*errors):
         yield

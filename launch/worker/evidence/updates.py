@@ -44,7 +44,7 @@ class _Group:
     """The tensors that this rank holds of an optimizer group."""
 
     names: list[str]
-    positions: list[int]  # in the optimizer's list of groups
+    positions: list[int]  # indices in the optimizer's list of groups
     rates: float = 0.0  # the sum of the learning rates so far
     has_learned: bool = False  # whether gradients have changed one of the tensors
 
@@ -57,9 +57,9 @@ class _Changes:
     learned: set[str]  # those of `moved` that gradients have changed
     leaked: Sequence[str]  # frozen tensors, which must not change
     frozen: int  # the number of all frozen tensors
-    # optimizer groups without a learned tensor
+    # The optimizer groups without a learned tensor.
     waiting: Sequence[_Group]
-    # the first of these in which an update would show by now
+    # The first of these groups in which an update should have shown by this step.
     overdue: _Group | None
 
 
@@ -75,7 +75,7 @@ class Updates:
         for group in self._groups:
             for name in spread(group.names):
                 self._sampled[name] = self._trained[name]
-        # what weight decay alone would have left of them
+        # The factors by which weight decay alone would have reduced the samples.
         self._kept = dict.fromkeys(self._sampled, 1.0)
         self._kind = "adapter" if any("lora_" in name for name in self._trained) else "weights"
         self._began_with = sample_all(self._sampled.values())
@@ -83,7 +83,7 @@ class Updates:
         self._scale = float(self._weights.abs().mean())
         self._start = self._checksums()
         self._all_steps = 0
-        self._steps = 0  # with a learning rate above 0
+        self._steps = 0  # steps with a learning rate above 0
         self._last = self._weights.new_zeros(())  # the sum of the last changes of the samples
         self._largest = self._last  # the largest such sum before the last step
         self._gradient = self._weights.new_tensor(math.nan)  # the largest norm; NaN: not measured
@@ -131,7 +131,7 @@ class Updates:
     def so_far(self) -> list[Evidence]:
         """Return the evidence of the steps until now as far as it is proven.
 
-        A checkpoint of these steps may be resumed with no step left, and then proves no other.
+        If no step is left after a checkpoint of these steps, a resumed run has only this evidence.
         """
         if not self._steps:
             return []
@@ -168,13 +168,13 @@ class Updates:
     def _is_due(self) -> bool:
         """Whether to look for the first update at this step.
 
-        That is at each of ten steps and at powers of two until the update is seen, and then at
-        powers of two until it is seen in each group in which one can show.
+        The update is looked for at each of ten steps and at powers of two until it is seen, and then
+        at powers of two until it is seen in each group in which one can show.
         """
         waiting = [group for group in self._groups if not group.has_learned]
         is_power = not self._steps & (self._steps - 1)
         if self._is_reported:
-            return is_power and any(map(self._shows, waiting))
+            return is_power and any(map(self._is_update_visible, waiting))
         return is_power or self._steps <= PATIENCE
 
     def _patience(self) -> int:
@@ -185,16 +185,16 @@ class Updates:
     def _may_lack_gradients(self) -> bool:
         """Whether a step may have no gradients.
 
-        GRPO has such steps: those in which all completions of each prompt earn equal rewards.
+        In GRPO, a step has none if all completions of each prompt earn equal rewards.
         """
         return hasattr(self._objects.trainer, "num_generations")
 
     def _is_too_short(self) -> bool:
         """Whether this attempt is too short for an update to show.
 
-        It has a step or two, at too low rates, or without gradients where that is no fault.
+        It has one or two steps, at too low rates, or without gradients if that is not a fault.
         """
-        shows = any(map(self._shows, self._groups))
+        shows = any(map(self._is_update_visible, self._groups))
         lacks_gradients = self._may_lack_gradients() and float(self._gradient) == 0
         return self._all_steps <= FEW_STEPS and (not shows or lacks_gradients)
 
@@ -202,7 +202,7 @@ class Updates:
         """Return the evidence "first_update": which trained and which frozen tensors have changed
         on this rank.
 
-        None is due while rounding may still hide an update: a later step has to show it.
+        None is returned while rounding may still hide an update, which a later step has to show.
         """
         if not self._steps and self._objects.step:
             return [Evidence("first_update", "no step", NO_STEP).judge(self._kind, None)]
@@ -242,7 +242,7 @@ class Updates:
             leaked=sorted(changed - self._trained.keys()),
             frozen=len(now) - len(self._trained),
             waiting=waiting,
-            overdue=next(filter(self._shows, waiting), None),
+            overdue=next(filter(self._is_update_visible, waiting), None),
         )
 
     def _describe_changes(self, changes: _Changes) -> str:
@@ -257,7 +257,7 @@ class Updates:
         return "less than rounding and weight decay" if changes.moved else "nothing"
 
     def _explain_missing(self, changes: _Changes) -> str:
-        """Return what follows in the note of an update that is less than requested."""
+        """Return the end of the note on an update that is less than requested."""
         explanation = ""
         if changes.moved:
             group = changes.overdue or changes.waiting[0]
@@ -287,7 +287,7 @@ class Updates:
         for sampled_group in self._groups:
             sampled_group.rates += max(self._rates[at] for at in sampled_group.positions)
         decays = []
-        decay_of: dict[int, float] = {}  # by the id of the tensor
+        decay_of: dict[int, float] = {}  # {id of the tensor: weight decay}
         for rate, group in zip(self._rates, groups, strict=True):
             decay = rate * float(group.get("weight_decay") or 0)
             decays.append(decay)
@@ -298,12 +298,12 @@ class Updates:
     def _find_learned(self, moved: Collection[str]) -> set[str]:
         """Return the tensors of `moved` that gradients have changed, and not weight decay alone.
 
-        Where rounding hides the decay, any change of a tensor counts. Elsewhere its sample must
-        have changed by more than the decay and the rounding together.
+        If rounding hides the decay, any change of a tensor counts. Otherwise its sample must have
+        changed by more than the decay and the rounding together.
         """
         import torch
 
-        eps = {name: _eps(tensor) for name, tensor in self._trained.items()}
+        eps = {name: _relative_spacing(tensor) for name, tensor in self._trained.items()}
         learned = set(filter(self._hides_decay, moved))
         sizes = [sample.numel() for sample in sample_each(self._sampled.values())]
         parts = zip(
@@ -324,7 +324,7 @@ class Updates:
         Any change then comes from gradients.
         """
         kept = self._kept.get(name, min(self._kept.values(), default=1.0))
-        return 1 - kept <= _eps(self._trained[name]) / 4
+        return 1 - kept <= _relative_spacing(self._trained[name]) / 4
 
     def _judge_gradients(self) -> Evidence:
         norm = float(self._gradient)
@@ -341,7 +341,7 @@ class Updates:
         return replace(evidence, note=note).judge(requested, False)
 
     def _judge_last(self) -> Evidence:
-        """Return the evidence "last_update", after which no loss was logged that would show it."""
+        """Return the evidence "last_update", whose effect no logged loss shows."""
         last = float(self._last)
         largest = float(self._largest)
         ratio = last / largest if largest > 0 else 0.0
@@ -369,7 +369,7 @@ class Updates:
     def _find_groups(self) -> list[_Group]:
         """Return the optimizer's groups of trained tensors.
 
-        They are one group where DeepSpeed's optimizer holds flat copies of the tensors.
+        They are one group if DeepSpeed's optimizer holds flat copies of the tensors.
         """
         names = {id(parameter): name for name, parameter in self._trained.items()}
         param_groups = self._objects.optimizer.param_groups
@@ -385,12 +385,12 @@ class Updates:
     def _mean_rate(self, group: _Group) -> float:
         return group.rates / max(self._steps, 1)
 
-    def _shows(self, group: _Group, rate: float | None = None) -> bool:
+    def _is_update_visible(self, group: _Group, rate: float | None = None) -> bool:
         """Whether updates at a learning rate show in the stored type of a group's tensors.
 
-        `rate` is the mean rate so far, unless it is given. bf16 norm weights of 1.0 never move by
-        5e-7. Where the decay shows as well, a quarter of the sampled elements has to move by twice
-        what `_find_learned` takes for rounding; else the smallest of them has to move at all.
+        `rate` defaults to the mean rate so far. bf16 norm weights of 1.0 never move by 5e-7. If the
+        decay shows as well, a quarter of the sampled elements must move by twice what
+        `_find_learned` takes for rounding; otherwise the smallest of them must move at all.
         """
         import torch
 
@@ -400,7 +400,7 @@ class Updates:
         tensors = [self._trained[name] for name in names]
         parts = []
         for tensor, part in zip(tensors, sample_each(tensors), strict=True):
-            parts.append(_eps(tensor) * part.abs().cpu())
+            parts.append(_relative_spacing(tensor) * part.abs().cpu())
         steps = torch.cat(parts)  # the smallest change of each element that is stored
         holds_nothing = not steps.numel()  # a rank may hold no part of a group
         if holds_nothing or rate <= TINY * self._scale:
@@ -422,12 +422,12 @@ class Updates:
             return max(peaks) > TINY * self._scale
         for sampled_group in self._groups:
             peak = max(peaks[position] for position in sampled_group.positions)
-            if self._shows(sampled_group, peak):
+            if self._is_update_visible(sampled_group, peak):
                 return True
         return False
 
 
-def _eps(tensor: Any) -> float:
+def _relative_spacing(tensor: Any) -> float:
     import torch
 
     return float(torch.finfo(tensor.dtype).eps)

@@ -1,1 +1,1 @@
-"""What vLLM's processes import: this folder is on their path, and launch may not be."""
+"""Modules for vLLM's processes, which have this folder on their path, and launch possibly not."""

@@ -1,7 +1,7 @@
 """Reads vLLM's copy of the weights, in the process that holds it.
 
-Colocated that is the trainer's. A server's workers get `ServerWeights` by `--worker-extension-cls`
-(vllm/v1/worker/worker_base.py:261), so that this file imports nothing of launch.
+With colocated vLLM, that is the trainer's process. The workers of a vLLM server get `ServerWeights`
+by `--worker-extension-cls` (vllm/v1/worker/worker_base.py:261), so this file must not import launch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ServerWeights:
     def launch_digests(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]
     ) -> dict[str, list[list[str] | None]]:
-        """Return type and digest of each of these tensors; None for one that is not held whole."""
+        """Return type and digest of each tensor; None for one that this worker holds only in part."""
         is_whole = self.vllm_config.parallel_config.tensor_parallel_size == 1
         engine = EngineTensors(self.model_runner.model, is_whole=is_whole)
         digests: list[list[str] | None] = []
@@ -54,15 +54,15 @@ class EngineTensors:
     """The tensors of vLLM's model, found by the names of the trained model."""
 
     def __init__(self, model: Any, *, is_whole: bool) -> None:
-        """`is_whole`: whether the model is on one GPU, so that its rows are not shared out."""
+        """`is_whole`: whether the model is on one GPU, not split by tensor parallelism."""
         self._tensors = dict(model.named_parameters())
         self._is_whole = is_whole
-        # vLLM joins modules, `qkv_proj: [q_proj, k_proj, v_proj]`, whose rows follow one another
+        # vLLM joins modules, `qkv_proj: [q_proj, k_proj, v_proj]`, whose rows are consecutive.
         self._joined: dict[str, tuple[str, Sequence[str]]] = {}
         for joined, parts in getattr(model, "packed_modules_mapping", {}).items():
             for part in parts:
                 self._joined[part] = (joined, parts)
-        self._rows: dict[str, int] = {}  # of the trained tensors seen so far
+        self._rows: dict[str, int] = {}  # rows of the trained tensors seen so far
 
     def find(self, name: str, shape: Sequence[int]) -> Any:
         """Return what vLLM holds of a trained tensor, in the tensor's shape.
@@ -85,7 +85,7 @@ class EngineTensors:
         held = self._tensors.get(name)
         if held is None:
             return None
-        # a vocabulary is filled up with further rows
+        # vLLM pads the vocabulary with further rows, which are not compared.
         rows = held.data[first : first + count]
         return rows if list(rows.shape) == list(shape) else None
 

@@ -1,9 +1,9 @@
-"""The patches: the changes of upstream's code that trainers need, each with its reason and sources.
+"""The patches: the changes to upstream's code that trainers need, each with its reason and sources.
 
-A patch is a `PatchInfo` in a module of this folder, and its id stands in `_IDS`. The launcher itself
-reads the patches, because a plan says what a run changes: a module is imported when one of its
-patches is looked up, and imports neither a trainer nor torch. `launch/planning/command.py` decides
-which runs get a patch.
+A patch is a `PatchInfo` in a module of this folder, and its id is listed in `_IDS`. The launcher
+itself reads the patches, because a plan shows what a run changes: a module is imported when one of
+its patches is looked up, and imports neither a trainer nor torch. `launch/planning/command.py`
+decides which runs get a patch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource, install
 
-# module of this folder -> ids of its patches; one that is missing is never applied
+# {module of this folder: the ids of its patches}. A patch that is missing here is never applied.
 _IDS = {
     "batches": ("balanced_batches", "token_weighting", "token_sums"),
     "dpo": (
@@ -85,9 +85,10 @@ class _Patches(Mapping[str, PatchInfo]):
 
 PATCHES: Mapping[str, PatchInfo] = _Patches()
 
-# the patches that check the requested settings; each trainer has at most one
+# The patches that check the requested settings. Each trainer has at most one.
 EVIDENCE_PATCHES = ("evidence", "olmo_core_evidence")
-# the patches that a resumed run gets, with its checkpoint; a trainer of open-instruct has at most one
+# The patches that a resumed run gets, with its checkpoint. Each trainer of open-instruct has at most
+# one.
 EXACT_RESUME = "exact_resume"
 RESUME_PATCHES = (EXACT_RESUME, "olmo_core_resume")
 

@@ -31,7 +31,8 @@ class BalanceReport:
     def follow(self, batches: GlobalBatchSampler) -> None:
         """Follow a sampler.
 
-        Steps that are not logged by the end of an epoch do not count: they are a reference's.
+        Steps that are not logged by the end of an epoch belong to a reference pass, and do not
+        count.
         """
         batches.on_epoch = self._pending.clear
         batches.on_step = self._pending.append
@@ -99,8 +100,8 @@ def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
 
 BALANCED = PatchInfo(
     id=_BALANCED,
-    reason="ranks wait for the longest micro batch; this balances the samples of a global batch "
-    "across them by length",
+    reason="reorders the samples of each global batch by length across the ranks, which would wait "
+    "for the longest micro batch",
     lines={
         "open_instruct/finetune.py": {
             (
@@ -127,8 +128,9 @@ BALANCED = PatchInfo(
 )
 
 
-# ids of two patches
-_WEIGHTING, _SUMS = "token_weighting", "token_sums"
+# The ids of two patches.
+_WEIGHTING = "token_weighting"
+_SUMS = "token_sums"
 # The key under which the collator passes the weight and the gradient's scale to the model.
 _WEIGHT_KEY = "launch_weight"
 
@@ -251,14 +253,15 @@ _WEIGHTED_LINES: UpstreamLines = {
 }
 TOKEN_WEIGHTING = PatchInfo(
     id=_WEIGHTING,
-    reason="finetune.py averages the means of micro batches of different sizes; this weights every "
-    "token equally",
+    reason="weights every token of a global batch equally in finetune.py's loss, which averages the "
+    "means of micro batches of different sizes",
     lines=_WEIGHTED_LINES,
     apply=partial(_weight_tokens, _WEIGHTING),
 )
 TOKEN_SUMS = PatchInfo(
     id=_SUMS,
-    reason="Tulu 3 summed the loss over tokens, before clipping; finetune.py no longer can (#1024)",
+    reason="makes finetune.py's gradient that of the loss summed over tokens before clipping, as "
+    "Tulu 3 trained; upstream removed this in #1024",
     lines=_WEIGHTED_LINES,
     apply=partial(_weight_tokens, _SUMS),
 )

@@ -105,8 +105,8 @@ def _list_this_gpu(context: PatchContext) -> None:
 
 SINGLE_PROCESS_GROUP = PatchInfo(
     id="dpo_single_process_group",
-    reason="the reference cache calls torch.distributed even for one process, which then has no "
-    "process group",
+    reason="makes a process group for a single process, because the reference cache calls "
+    "torch.distributed even then",
     lines={
         "open_instruct/dpo_utils.py": {
             451: "dist.barrier()",
@@ -120,8 +120,8 @@ SINGLE_PROCESS_GROUP = PatchInfo(
 
 UNLISTED_GPU = PatchInfo(
     id="dpo_unlisted_gpu",
-    reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation "
-    "figure needs it",
+    reason="adds this GPU to upstream's table of GPU speeds, without which DPO refuses it, though "
+    "only a utilisation figure needs it",
     lines={
         "open_instruct/utils.py": {
             1805: "GPU_SPECS = {",
@@ -136,10 +136,11 @@ UNLISTED_GPU = PatchInfo(
 
 
 _ID = "dpo_steps"
-# upstream's name of a metric -> the name in a step event
+# {upstream's name of a metric: its name in a step event}
 _EVENT_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
-# the metrics that are added to upstream's tracker
-_TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
+# The metrics that are added to upstream's tracker.
+_TOKENS = "launch/tokens"
+_PADDED = "launch/tokens_padded"
 
 
 def send_step(events: EventWriter, norm: hooks.LastNorm, local: Mapping[str, Any]) -> None:
@@ -206,7 +207,7 @@ def _listen(context: PatchContext) -> None:
     def begin(args: Any) -> None:
         if context.events.rank == 0:
             context.events.emit("total_steps", steps=args.max_train_steps)
-        if not args.loss_type.needs_reference_model:  # else it trains after the reference's pass
+        if not args.loss_type.needs_reference_model:  # a reference pass would come before training
             context.events.begin("training")
 
     when_about_to_train(begin)
@@ -216,8 +217,8 @@ def _listen(context: PatchContext) -> None:
 
 STEPS = PatchInfo(
     id=_ID,
-    reason="dpo_tune_cache.py prints only loss and learning rate; this reads tokens and rewards "
-    "where it logs a step",
+    reason="reports dpo_tune_cache.py's steps with tokens and rewards, and adds tokens to its "
+    "metrics: it prints only loss and learning rate",
     lines={
         "open_instruct/dpo_tune_cache.py": {
             73: "logger = logger_utils.setup_logger(__name__)",
@@ -272,7 +273,7 @@ def _patch_cache(context: PatchContext) -> None:
 
     umask = os.umask(0)
     os.umask(umask)
-    # dpo.py builds its OLMo-core trainer first (dpo.py:318-336)
+    # dpo.py builds its OLMo-core trainer before it trains (dpo.py:318-336).
     trains_next = context.trainer.script_name == "dpo_tune_cache.py"
 
     @replaces(dpo_utils, "build_reference_logprobs_cache")
@@ -302,8 +303,8 @@ def _patch_cache(context: PatchContext) -> None:
 
 CACHE = PatchInfo(
     id="dpo_reference_cache",
-    reason="the cache's name lacks the commit of a hub model, only its owner can read its file, "
-    "and nothing says when it is built",
+    reason="adds a hub model's commit to the name of the reference cache, which lacks it, lets "
+    "other users read the file, and reports when it is built",
     lines={
         "open_instruct/dpo_utils.py": {
             436: "if cache_path.exists():",

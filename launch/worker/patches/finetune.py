@@ -24,14 +24,14 @@ def _accept_local_model(_: PatchContext) -> None:
 
     @replaces(huggingface_hub, "snapshot_download")
     def download_unless_local(download: Any, repo_id: str, *arguments: Any, **options: Any) -> Any:
-        # from_pretrained uses the same test for a local model
+        # from_pretrained uses the same test for a local model.
         return repo_id if os.path.isdir(repo_id) else download(repo_id, *arguments, **options)  # noqa: PTH112
 
 
 LOCAL_MODEL = PatchInfo(
     id="finetune_local_model",
-    reason="finetune.py downloads the model even if it is a local folder, and fails on the "
-    "folder's name",
+    reason="skips finetune.py's download of the model if it is a local folder, on whose name the "
+    "download fails",
     lines={
         "open_instruct/finetune.py": {
             41: "from huggingface_hub import HfApi, snapshot_download",
@@ -43,7 +43,7 @@ LOCAL_MODEL = PatchInfo(
 
 
 _ID = "finetune_steps"
-# upstream's name of a metric -> the name in a step event
+# {upstream's name of a metric: its name in a step event}
 _EVENT_NAMES = {
     "train_loss": "loss",
     "learning_rate": "lr",
@@ -52,7 +52,7 @@ _EVENT_NAMES = {
     "allocated_mem_GiB": "memory_gib",
     "reserved_mem_GiB": "memory_reserved_gib",
     "grad_norm": "grad_norm",
-    # of the patch balanced_batches
+    # The patch balanced_batches adds this metric.
     "imbalance": "imbalance",
     "imbalance_upstream": "imbalance_upstream",
 }
@@ -114,8 +114,8 @@ def _send_steps(context: PatchContext) -> None:
 
 STEPS = PatchInfo(
     id=_ID,
-    reason="reports finetune.py's steps with the gradient norm, which it measures for clipping and "
-    "does not log; the norm goes to its trackers too",
+    reason="reports finetune.py's steps, and adds to its metrics the gradient norm, which it "
+    "measures for clipping and does not log",
     lines={
         "open_instruct/finetune.py": {
             73: "logger = get_logger(__name__)",
@@ -148,8 +148,8 @@ def _allow_registering_again(_: PatchContext) -> None:
 
 REGISTERED_MODELS = PatchInfo(
     id="registered_models",
-    reason="transformers has Olmo2ForSequenceClassification itself and refuses open-instruct's; "
-    "this lets it in",
+    reason="lets open-instruct register its Olmo2ForSequenceClassification, which transformers "
+    "refuses because it has a class of that name",
     lines={
         "open_instruct/reward_modeling.py": {
             166: "AutoModelForSequenceClassification.register(olmo_adapter.Olmo2Config, "
@@ -160,7 +160,7 @@ REGISTERED_MODELS = PatchInfo(
 )
 
 
-# upstream's name of a metric -> the name in a step event
+# {upstream's name of a metric: its name in a step event}
 _REWARD_EVENT_NAMES = {
     "train/rm/loss": "loss",
     "train/rm/lr": "lr",
@@ -190,7 +190,7 @@ def _send_reward_steps(context: PatchContext) -> None:
     @replaces(model_utils, "print_rich_single_line_metrics")
     def send_and_print(show: Any, metrics: Mapping[str, Any]) -> Any:
         nonlocal steps
-        if "train/rm/loss" in metrics:  # else they are an evaluation's
+        if "train/rm/loss" in metrics:  # the metrics of an evaluation have no such loss
             steps += 1
             context.events.emit("step", step=steps, **reward_fields(metrics))
         return show(metrics)

@@ -33,8 +33,8 @@ def _leave_first_checkpoint(_: PatchContext) -> None:
 
 FIRST_CHECKPOINT = PatchInfo(
     id="olmo_core_first_checkpoint",
-    reason="OLMo-core writes a whole checkpoint of the start model before the first step; this "
-    "leaves it out",
+    reason="skips the whole checkpoint of the start model that OLMo-core writes before the first "
+    "step",
     lines={
         "olmo_core/train/callbacks/checkpointer.py": {
             76: "pre_train_checkpoint: Optional[bool] = None",
@@ -45,8 +45,9 @@ FIRST_CHECKPOINT = PatchInfo(
 )
 
 
-# metrics of a step
-TOKENS, PADDED = "launch/tokens", "launch/tokens_padded"
+# The names of two metrics of a step.
+TOKENS = "launch/tokens"
+PADDED = "launch/tokens_padded"
 
 
 def count_tokens(batch: Any, pad_id: int | None) -> tuple[int, int]:
@@ -70,7 +71,7 @@ def count_tokens(batch: Any, pad_id: int | None) -> tuple[int, int]:
 
 
 def _values_of(batch: Any, name: str) -> list[Any]:
-    """Return the values of a batch of this name, which a pair has twice, each with a prefix."""
+    """Return the values of this name in a batch; pairs have two, each with a prefix."""
     return [value for key, value in batch.items() if key.endswith(name)]
 
 
@@ -80,7 +81,7 @@ def _record_tokens(_: PatchContext) -> None:
     from olmo_core.train.callbacks import Callback
 
     class TokenCount(Callback):  # type: ignore[misc,unused-ignore]
-        """Records the tokens of a batch before the step; OLMo-core itself reduces the ranks'."""
+        """Records a batch's tokens before the step; OLMo-core itself reduces them over the ranks."""
 
         def pre_step(self, batch: dict[str, Any]) -> None:
             collator = getattr(self.trainer.data_loader, "collator", None)
@@ -102,8 +103,8 @@ def _record_tokens(_: PatchContext) -> None:
 
 TOKEN_COUNT = PatchInfo(
     id="olmo_core_tokens",
-    reason="dpo.py assumes that every rank has the first rank's tokens, and olmo_core_finetune.py "
-    "counts padding",
+    reason="counts every rank's tokens without padding: dpo.py assumes that all have as many as the "
+    "first, and olmo_core_finetune.py counts padding",
     lines={
         "open_instruct/data_loader.py": {390: "return num_tokens * self.dp_world_size"},
         "olmo_core/train/config.py": {149: "train_module: TrainModule,"},
@@ -118,7 +119,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train.checkpoint import Checkpointer
     from olmo_core.train.train_module import TransformerTrainModule
 
-    # not above: a plan imports the patches, and inspects nothing
+    # These are not imported above, because a plan imports the patches and collects no evidence.
     from ..evidence.objective import watch_dpo_loss
     from ..evidence.olmo_core_collector import OlmoCoreCollector
     from ..evidence.start import remember_templates
@@ -198,14 +199,14 @@ EVIDENCE = PatchInfo(
 
 
 PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
-# only its modules get placeholders; for all others the packages stay missing
+# Only imports in this package get placeholders; for all others the packages stay missing.
 _IMPORTER = "open_instruct"
 
 
 class Placeholder(type):
     """The type of every name in a placeholder package.
 
-    Such a name is a class that can be imported and inherited from, and not used.
+    Such a name is a class that can be imported and inherited from, but not used.
     """
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
@@ -291,8 +292,8 @@ def _install_placeholders(context: PatchContext) -> None:
 
 UNUSED_IMPORTS = PatchInfo(
     id="unused_imports",
-    reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO "
-    "uses none of them",
+    reason="puts placeholders for vllm, docker, openenv, backoff and aiohttp, which dpo.py's data "
+    "loader imports and only GRPO uses",
     lines={
         "open_instruct/dpo.py": {25: "from open_instruct import data_loader as data_loader_lib"},
         "open_instruct/data_loader.py": {

@@ -12,7 +12,7 @@ as many: the first loss is not ln 2.
 olmo_core_finetune.py writes where each chat begins and ends (token_ids_part_*.csv.gz). OLMo-core
 reads that only on request: by default every end token ends a document. A chat with several answers
 is then torn apart. A chat that was cut off has no end token, so it is one document with the chat
-behind it, which is cut off in turn (olmo_core/data/utils.py:193-206).
+after it, which is cut off in turn (olmo_core/data/utils.py:193-206).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
-_PACKAGES = ("flash_attn", "flash_attn_3", "flash_attn_interface")  # that OLMo-core looks for
+# The packages that OLMo-core looks for.
+_PACKAGES = ("flash_attn", "flash_attn_3", "flash_attn_interface")
 
 
 class TorchFlashAttention:
@@ -140,7 +141,7 @@ def _masked_attention(
     query_borders, key_borders = borders
     queries = torch.arange(q.shape[0], device=q.device)
     keys = torch.arange(k.shape[0], device=k.device)
-    # the number of each token's document
+    # These tensors have the number of each token's document.
     query_documents = torch.bucketize(queries, query_borders[1:], right=True)
     key_documents = torch.bucketize(keys, key_borders[1:], right=True)
     is_same_document = query_documents[:, None] == key_documents[None, :]
@@ -210,8 +211,8 @@ def _separate_on_cpu() -> None:
 
 SEPARATION = PatchInfo(
     id="olmo_core_documents",
-    reason="OLMo-core separates packed documents only with the flash-attn package; torch has the "
-    "same kernel",
+    reason="gives OLMo-core torch's own flash-attention kernel (a mask on a CPU), because it "
+    "separates packed documents only with the flash-attn package",
     lines={
         "olmo_core/nn/attention/flash_attn_api.py": {
             10: "import flash_attn as flash_attn_2",
@@ -271,8 +272,8 @@ def _split_at_padding(_: PatchContext) -> None:
 
 PADDING = PatchInfo(
     id="dpo_packed_padding",
-    reason="with packing, dpo.py's first rejected document attends to the padding after the chosen "
-    "ones",
+    reason="separates the padding after dpo.py's packed chosen documents from the first rejected "
+    "document, which would attend to it",
     lines={
         "open_instruct/padding_free_collator.py": {
             182: 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]',
@@ -301,8 +302,8 @@ def _read_boundaries(_: PatchContext) -> None:
 
 WHOLE_CHATS = PatchInfo(
     id="olmo_core_whole_chats",
-    reason="OLMo-core splits a chat at each end token, and drops the chat behind one that was cut "
-    "off",
+    reason="has OLMo-core read where upstream's packing ends each chat: it would split chats at each "
+    "end token, and drop the one after a truncated chat",
     lines={
         "open_instruct/olmo_core_finetune.py": {
             232: "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig("

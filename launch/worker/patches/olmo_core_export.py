@@ -1,8 +1,8 @@
-"""Patch that writes the model of olmo_core_finetune.py as one of transformers.
+"""The patch that exports the model of olmo_core_finetune.py as a transformers model.
 
-The script ends with a checkpoint of OLMo-core's alone, and upstream converts that by hand
-(scripts/train/convert_olmo_core_to_hf.py). dpo.py writes such a folder itself, with upstream's own
-conversion: the same is called here, at the same place, `hf_model`.
+The script ends with an OLMo-core checkpoint only, which upstream converts by hand
+(scripts/train/convert_olmo_core_to_hf.py). dpo.py exports its model itself, with upstream's own
+conversion: the same function is called here, and writes to a folder of the same name, `hf_model`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def gather_state(model: Any) -> dict[str, Any]:
     """Return the whole weights of a sharded model by name, on the CPU of the first rank; {} on the
     others.
 
-    Every rank has to call it. A weight is gathered at a time, so that no GPU holds more than one.
+    Every rank must call it. The weights are gathered one by one, so that no GPU holds more than one
+    whole weight.
     """
     from olmo_core.distributed.utils import get_rank
 
@@ -62,8 +63,8 @@ def _export(context: PatchContext) -> None:
 
 PATCH = PatchInfo(
     id="olmo_core_export",
-    reason="olmo_core_finetune.py leaves a checkpoint of OLMo-core's, which no other stage starts "
-    "from",
+    reason="exports olmo_core_finetune.py's model to transformers, as dpo.py does, because no other "
+    "stage can start from OLMo-core's checkpoint",
     lines={
         "open_instruct/olmo_core_finetune.py": {
             137: "def main(args: SFTArguments, tc: dataset_transformation.TokenizerConfig)",

@@ -8,7 +8,7 @@ from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
 
-def _step_one_by_one(_: PatchContext) -> None:
+def _update_weights_singly(_: PatchContext) -> None:
     from olmo_core.optim import SkipStepAdamWConfig
 
     @replaces(SkipStepAdamWConfig, "__init__")
@@ -18,8 +18,8 @@ def _step_one_by_one(_: PatchContext) -> None:
 
 ONE_BY_ONE = PatchInfo(
     id="olmo_core_single_step",
-    reason="on one GPU a step of all weights at once holds three more fp32 copies of them; this "
-    "updates one weight after the other, with the same formula and another rounding",
+    reason="has OLMo-core's AdamW update one weight after the other (foreach=False), by the same "
+    "formula with other rounding: all at once would need three more fp32 copies on one GPU",
     lines={
         "olmo_core/optim/adamw.py": {
             264: "foreach: bool = True",
@@ -27,5 +27,5 @@ ONE_BY_ONE = PatchInfo(
         },
         "open_instruct/olmo_core_finetune.py": {267: "optim=optim.SkipStepAdamWConfig("},
     },
-    apply=_step_one_by_one,
+    apply=_update_weights_singly,
 )

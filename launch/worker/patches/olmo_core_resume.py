@@ -4,17 +4,17 @@ What upstream does, and what the patches change:
 
 - Both trainers load the newest checkpoint in their output folder. Here any other choice than
   `launch`'s ends the run.
-- dpo.py's data loader begins the epoch of a checkpoint anew: OLMo-core's trainer shuffles at the
+- dpo.py's data loader begins the epoch of a checkpoint again: OLMo-core's trainer shuffles at the
   beginning of each epoch, and open-instruct's loader then forgets how many batches are done
   (data_loader.py:259). The rows of these batches would be trained on twice. Here it keeps the
   number, as OLMo-core's own loader does.
 - dpo.py writes into a folder of its own below --output_dir (utils.py:1373). Here it writes into
   --output_dir, where the run's model and checkpoints are looked for.
-- With `save_async` each rank records how long a checkpoint took when its own thread is done, at a
-  step that may be another one than on the other ranks. OLMo-core adds the ranks' metrics up step by
-  step, and takes for granted that all have the same (olmo_core/train/trainer.py:1630): the ranks
-  wait for each other for ever. Here this metric is left out.
-- OLMo-core notes SIGTERM, and asks every 25 steps whether a rank has one
+- With `save_async` each rank records how long a checkpoint took when its own thread is done, which
+  may be at another step than on the other ranks. OLMo-core reduces the ranks' metrics step by step,
+  and assumes that all ranks have the same metrics (olmo_core/train/trainer.py:1630): the ranks wait
+  for each other for ever. Here this metric is left out.
+- OLMo-core notes SIGTERM, and checks every 25 steps whether a rank has received it
   (olmo_core/train/trainer.py:260). It then writes a checkpoint and ends as if it were done. Here a
   rank ends at once, as those of the other trainers do; the run resumes from its last checkpoint.
 """
@@ -40,7 +40,7 @@ def _resume(context: PatchContext) -> None:
 
     @replaces(Trainer, "load_checkpoint")
     def load_expected(load: Any, self: Any, dir: Any, **options: Any) -> None:
-        if str(dir) != str(self.save_folder):  # weights that a run starts from
+        if str(dir) != str(self.save_folder):  # these are the weights that a run starts from
             load(self, dir, **options)
             return
         chosen = Path(self.checkpointer.latest_checkpoint(dir))
@@ -55,7 +55,8 @@ def _resume(context: PatchContext) -> None:
 
 RESUME = PatchInfo(
     id=_RESUME,
-    reason="checks that OLMo-core's trainer resumes from the checkpoint that launch has chosen",
+    reason="ends the run if OLMo-core's trainer loads another checkpoint than launch has chosen, "
+    "since it takes the newest one in its folder",
     lines={
         "open_instruct/olmo_core_finetune.py": {
             342: "resumed = trainer.maybe_load_checkpoint(args.checkpoint.output_dir, "
@@ -85,7 +86,8 @@ def _keep_position(_: PatchContext) -> None:
 
 POSITION = PatchInfo(
     id="dpo_resumed_position",
-    reason="a resumed dpo.py would begin the epoch of its checkpoint anew and train on rows twice",
+    reason="keeps the number of batches done when dpo.py's data loader reshuffles: a resumed run "
+    "would begin the epoch again and train on rows twice",
     lines={
         "open_instruct/data_loader.py": {
             258: "self._epoch + 1 if epoch is None else epoch",
@@ -111,8 +113,8 @@ def _write_into_output(_: PatchContext) -> None:
 
 OUTPUT = PatchInfo(
     id="dpo_output_folder",
-    reason="dpo.py writes into a folder below --output_dir, where no checkpoint of the run is "
-    "looked for",
+    reason="has dpo.py write into --output_dir, where the run's checkpoints are looked for, not into "
+    "a folder below it",
     lines={
         "open_instruct/utils.py": {
             1373: "args.output_dir = os.path.join(args.output_dir, args.exp_name)"
@@ -138,8 +140,8 @@ def _leave_duration_out(_: PatchContext) -> None:
 
 ASYNC_SAVES = PatchInfo(
     id="olmo_core_async_saves",
-    reason="with save_async the ranks record a metric at different steps, and then wait for each "
-    "other for ever",
+    reason="drops OLMo-core's metric of a checkpoint's duration: with save_async the ranks record it "
+    "at different steps, and then wait for each other for ever",
     lines={
         "olmo_core/train/trainer.py": {
             1232: '"checkpoint/save_async_duration_s"',
@@ -166,7 +168,8 @@ def _end_at_once(_: PatchContext) -> None:
 
 SIGNALS = PatchInfo(
     id="olmo_core_signals",
-    reason="OLMo-core goes on for up to 25 steps after SIGTERM, and then ends as if it were done",
+    reason="ends a rank at once on SIGTERM; OLMo-core trains for up to 25 more steps, and then ends "
+    "as if it were done",
     lines={
         "olmo_core/train/trainer.py": {
             260: "cancel_check_interval: int = 25",

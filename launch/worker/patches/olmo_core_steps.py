@@ -27,7 +27,7 @@ _EXTRA_METRICS = (
     "perf/seconds_per_step",
     "perf/mfu_step",
 )
-# upstream's name of a metric -> the name in a step event
+# {upstream's name of a metric: its name in a step event}
 _EVENT_NAMES = {
     "train/CE loss": "loss",
     "train_loss": "loss",
@@ -38,7 +38,8 @@ _EVENT_NAMES = {
     PADDED: "tokens_padded",
     "train/global_sequences_per_step": "sequences",
     "perf/seconds_per_step": "seconds",
-    # in percent of the data sheet's rate, by upstream's count of operations (utils.py:2510)
+    # This is a percentage of the data sheet's rate, by upstream's count of operations
+    # (utils.py:2510).
     "perf/mfu_step": "mfu",
     "throughput/device/MFU": "mfu",
     "learning_rate": "lr",
@@ -56,7 +57,7 @@ def step_fields(metrics: Mapping[str, float], reported: Sequence[str]) -> dict[s
     for name, value in metrics.items():
         if not any(fnmatch(name, pattern) for pattern in reported):
             continue
-        if name.startswith("optim/LR"):  # of each group of parameters
+        if name.startswith("optim/LR"):  # each group of parameters has such a metric
             named.setdefault("lr", value)
         elif name in _EVENT_NAMES:
             named.setdefault(_EVENT_NAMES[name], value)
@@ -80,7 +81,7 @@ def make_callback(events: EventWriter) -> Any:
         earlier attempt has sent.
         """
 
-        steps_done = 0  # before this attempt
+        steps_done = 0  # the steps before this attempt
 
         def pre_train(self) -> None:
             self.steps_done = int(self.trainer.global_step)
@@ -144,7 +145,7 @@ STEPS = PatchInfo(
 
 
 class PackedDataListener(LineListener):
-    """Calls back where olmo_core_finetune.py logs that the packed files are there already."""
+    """Calls back where olmo_core_finetune.py logs that the packed files already exist."""
 
     text = "Numpy SFT files already present at "
     variable = "numpy_dir"
@@ -152,7 +153,7 @@ class PackedDataListener(LineListener):
 
 
 def send_found_data(events: EventWriter, local: Mapping[str, Any]) -> None:
-    """Send that the packed files are there, from the variables of the frame that says so."""
+    """Send that the packed files exist, from the variables of the frame that logs it."""
     events.begin("load")
     send_dataset(events, str(local["numpy_dir"]), is_built=False)
 
@@ -172,8 +173,8 @@ def _report_packed_data(context: PatchContext) -> None:
 _PACKED = "olmo_core_packed_data"
 PACKED_DATA = PatchInfo(
     id=_PACKED,
-    reason="reports the folder of olmo_core_finetune.py's packed data, and whether it was there "
-    "already; changes nothing",
+    reason="reports the folder of olmo_core_finetune.py's packed data, and whether it already "
+    "existed; changes nothing",
     lines={
         "open_instruct/olmo_core_finetune.py": {
             50: "logger = logger_utils.setup_logger(__name__)",

@@ -10,7 +10,7 @@ from ..cuda import has_cuda
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
-# As peak FLOP/s it makes upstream's utilisation figures 0, where they would be wrong numbers.
+# With these peak FLOP/s, upstream's utilisation figures are 0 instead of wrong.
 UNKNOWN_SPEED = float("inf")
 
 
@@ -41,8 +41,8 @@ def _use_gloo(_: PatchContext) -> None:
 
 DEEPSPEED = PatchInfo(
     id="deepspeed_on_cpu",
-    reason="without a GPU accelerate treats every DeepSpeed rank as a single process; this sets "
-    "its backend to gloo",
+    reason="sets accelerate's backend to gloo, because without a GPU it treats every DeepSpeed rank "
+    "as a single process",
     lines={
         "accelerate/state.py": {
             195: "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)",
@@ -78,7 +78,8 @@ def _run_olmo_core(_: PatchContext) -> None:
 
 OLMO_CORE = PatchInfo(
     id="olmo_core_on_cpu",
-    reason="OLMo-core requires NCCL and the memory statistics of a CUDA device even without one",
+    reason="sets OLMo-core's backend to gloo, loads data in the training process and skips memory "
+    "statistics, because it requires NCCL and CUDA even on a CPU",
     lines={
         "olmo_core/train/__init__.py": {88: 'backend: Optional[str] = "cpu:gloo,cuda:nccl",'},
         "olmo_core/distributed/utils.py": {168: "torch.cuda.set_device(device)"},
@@ -104,8 +105,8 @@ def _replace_current_device(_: PatchContext) -> None:
 
 CUDA_MEMORY_ON_CPU = PatchInfo(
     id="cuda_memory_on_cpu",
-    reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without "
-    "CUDA",
+    reason="gives finetune.py a device number for CUDA's memory statistics, which it reads at every "
+    "logged step even without CUDA",
     lines={
         "open_instruct/finetune.py": {
             903: "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())",
@@ -136,8 +137,8 @@ def _load_to_numbered_cpu(storage: Any, location: str) -> Any:
 
 CPU_DEVICE = PatchInfo(
     id="dpo_cpu_device",
-    reason="without CUDA the reference cache and the utilisation figures fail when they query the "
-    "device",
+    reason="gives DPO's reference cache and utilisation figures answers to their queries of a CUDA "
+    "device, which fail without CUDA",
     lines={
         "open_instruct/dpo_utils.py": {487: "torch.cuda.get_device_properties(0).total_memory"},
         "open_instruct/model_utils.py": {

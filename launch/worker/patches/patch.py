@@ -11,14 +11,15 @@ from ..channel import EventWriter
 from ..moves import path_at_pin
 from ..trainer import TrainerProgram
 
-# of the packages whose lines the patches name; open-instruct's are those at its pin, e6c3044a
+# The versions of the packages whose lines the patches name. Lines of open-instruct are those at its
+# pin, e6c3044a.
 VERSIONS = {
     "accelerate": "1.15.0",
     "datasets": "5.2.0",
     "olmo_core": "3.0.0",
     "transformers": "5.23.0",
 }
-# file -> line, or first and last line -> its text
+# {file: {line, or first and last line: its text}}
 UpstreamLines = Mapping[str, Mapping[int | tuple[int, int], str]]
 
 
@@ -75,7 +76,7 @@ class PatchContext:
     trainer: TrainerProgram  # about to run
     events: EventWriter
     value: str | None = None  # the patch's VALUE on the command line
-    # by key of STATE and EVIDENCE (expectations.py)
+    # The keys are those of STATE and EVIDENCE (expectations.py).
     requested: Mapping[str, str] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()  # ids of unmet expectations that only warn
 
@@ -98,10 +99,10 @@ class PatchInfo:
     """A patch. Everything but `apply` and `not_needed` works without the trainer's packages."""
 
     id: str
-    reason: str
-    lines: UpstreamLines  # that it relies on
+    reason: str  # one line of `plan`: what it changes in upstream's code, and why
+    lines: UpstreamLines  # the lines that it relies on
     apply: Callable[[PatchContext], None]
-    # returns why it is not needed, or None if it is
+    # The function returns why the patch is not needed, or None if it is.
     not_needed: Callable[[PatchContext], str | None] = always
     takes_value: bool = False
 

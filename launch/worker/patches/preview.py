@@ -1,4 +1,4 @@
-"""Hands the tokenised samples of open-instruct over, and ends the trainer before it loads a model.
+"""Writes the samples as open-instruct tokenises them, and ends the trainer before it loads a model.
 
 `launch preview` and `launch check` use it. The trainer's own code tokenises: open-instruct's
 transforms, with the arguments that the script gives them. launch/worker/trl_preview.py does the
@@ -19,14 +19,15 @@ from .patch import PatchContext, PatchInfo
 if TYPE_CHECKING:
     from ..samples import SamplesRequest, TokenizedSide
 
-_COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
+_COLUMNS = ("input_ids", "attention_mask", "labels")  # the columns of a batch
 
 
 def _preview_open_instruct(context: PatchContext) -> None:
     import datasets
     from open_instruct import dataset_transformation as upstream
 
-    from .. import samples  # not above: a plan imports the patches, and tokenises nothing
+    # This is not imported above, because a plan imports the patches and tokenises nothing.
+    from .. import samples
 
     request = samples.SamplesRequest.read(str(context.value))
     datasets.disable_caching()
@@ -61,7 +62,7 @@ def _preview_open_instruct(context: PatchContext) -> None:
 def _hand_over(
     context: PatchContext, request: SamplesRequest, configs: Any, tokenizer_config: Any
 ) -> None:
-    """Tokenise the samples of all data sets, and write what the request asks for."""
+    """Tokenise the samples of all data sets, and write what was requested."""
     from open_instruct import dataset_transformation as upstream
 
     from .. import rendering, samples
@@ -208,7 +209,7 @@ def _make_collator(
         else:
             collator = DataCollatorForSeq2Seq(tokenizer=tokenizer, model=None, padding="longest")
     elif script == "olmo_core_finetune.py":
-        # it packs in numpy files
+        # The script packs rows in numpy files, not in a collator.
         collator = padding_free_collator.TensorDataCollatorWithFlattening()
     elif packs:
         limit = int(context.trainer.flag("max_seq_length") or 0) if script == "dpo.py" else None
@@ -235,8 +236,8 @@ def _make_collator(
 
 PATCH = PatchInfo(
     id="preview",
-    reason="hands the samples over as the trainer's own transforms tokenise them, and ends before "
-    "a model is loaded",
+    reason="writes the samples as the trainer's own transforms tokenise them, and ends it before a "
+    "model is loaded",
     lines={
         "open_instruct/dataset_transformation.py": {
             1947: "def get_dataset_v1(dc: DatasetConfig, tc: TokenizerConfig):",

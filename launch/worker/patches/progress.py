@@ -1,5 +1,5 @@
-"""Patches that report what an open-instruct script does besides its steps: its tokenised data, its
-checkpoints, the saved model.
+"""Patches that report what an open-instruct script does besides its steps: tokenising data, and
+saving checkpoints and the model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _report_dataset(context: PatchContext) -> None:
 
 
 def send_dataset(events: EventWriter, place: str, *, is_built: bool) -> None:
-    """Send where the tokenised data is, and whether this process has built it or found it there."""
+    """Send where the tokenised data is, and whether this process has built it or found it."""
     value = "built" if is_built else "hit"
     events.emit("evidence", what="dataset_cache", value=value, path=place)
 

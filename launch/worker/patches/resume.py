@@ -8,8 +8,8 @@ name. What upstream does, and what this patch changes:
 - It counts `len(loader)` batches per epoch, but the last step of an epoch may take fewer batches
   than the others, so from the second epoch on it resumes at a wrong batch, even in a wrong epoch.
   Here the loader's length is rounded up to whole steps, which makes upstream's arithmetic correct.
-- dpo_tune_cache.py skips the completed batches in every later epoch too. Here only in the resumed
-  epoch.
+- dpo_tune_cache.py skips the completed batches in every later epoch too. Here they are skipped only
+  in the resumed epoch.
 - A checkpoint of the last step makes it train one more step. Here no batch is left.
 - dpo_tune_cache.py loads the checkpoint before it looks for the reference log-probabilities; if
   they are missing, it computes them with the half-trained model. Here it loads the checkpoint
@@ -120,8 +120,8 @@ def _load_after_reference(context: PatchContext) -> None:
 
 RESUME = PatchInfo(
     id=_ID,
-    reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data "
-    "in later epochs",
+    reason="rounds the length of an epoch up to whole steps and skips the completed batches once: "
+    "upstream resumes at a wrong batch, and skips data in later epochs",
     lines={
         "open_instruct/finetune.py": {
             744: "last_checkpoint_path = get_last_checkpoint_path(args)",

@@ -28,9 +28,9 @@ class LineListener(logging.Handler):
     training.
     """
 
-    text: str  # that the line contains
-    variable: str  # of the frame
-    subject: str  # what is read there, for the warning
+    text: str  # a text that the line contains
+    variable: str  # a variable of the frame
+    subject: str  # the name of what is read, for the warning
 
     def __init__(
         self, patch: str, events: EventWriter, callback: Callable[[Mapping[str, Any]], None]
@@ -56,7 +56,7 @@ class LineListener(logging.Handler):
 class StepListener(LineListener):
     """Calls back with the variables of the frame that logs a step."""
 
-    text = "  Step: "  # behind the rank, which accelerate's loggers prepend
+    text = "  Step: "  # it follows the rank, which accelerate's loggers prepend
     variable = "metrics_to_log"
     subject = "a step"
 
@@ -86,7 +86,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from accelerate.optimizer import AcceleratedOptimizer
     from accelerate.utils import DistributedType
 
-    # not above: a plan imports the patches, and inspects nothing
+    # These are not imported above, because a plan imports the patches and collects no evidence.
     from ..evidence.collector import EvidenceCollector
     from ..evidence.objective import watch_dpo_loss
     from ..evidence.start import remember_templates
@@ -122,7 +122,7 @@ def _collect_evidence(context: PatchContext) -> None:
 
     @replaces(AcceleratedOptimizer, "step")
     def collect_and_step(step: Any, self: Any, *arguments: Any, **options: Any) -> Any:
-        if self.gradient_state.sync_gradients:  # else this is one of several micro batches
+        if self.gradient_state.sync_gradients:  # this is the last micro batch of the step
             collector.step_begins()
         result = step(self, *arguments, **options)
         if self.gradient_state.sync_gradients:
@@ -158,7 +158,7 @@ def _check_saved_weights(collector: EvidenceCollector) -> None:
 def _check_loaded_weights(collector: EvidenceCollector, events: EventWriter) -> None:
     """Report the files of a model that was loaded, and which of its weights they lack.
 
-    transformers draws those at random, with a log line alone.
+    transformers draws missing weights at random, and reports it only in a log line.
     """
     from transformers.modeling_utils import PreTrainedModel
 
@@ -187,8 +187,8 @@ def _add_template(context: PatchContext) -> None:
 
 CHAT_TEMPLATE = PatchInfo(
     id="chat_template",
-    reason="open-instruct knows templates by name alone; this adds the one in a file under the "
-    "name that the flag has",
+    reason="adds the template in a file to open-instruct's table, under the name that the flag has, "
+    "because open-instruct knows templates only by name",
     takes_value=True,
     lines={
         "open_instruct/dataset_transformation.py": {
@@ -202,8 +202,8 @@ CHAT_TEMPLATE = PatchInfo(
 
 EVIDENCE = PatchInfo(
     id="evidence",
-    reason="checks the settings and weights in the trainer's own objects; an adapter names its hub "
-    "base's commit",
+    reason="checks the settings and weights in the trainer's own objects, and adds the commit of a "
+    "hub base to an adapter's configuration",
     lines={
         "accelerate/accelerator.py": {
             1415: "def prepare(self, *args, device_placement=None):",
@@ -292,7 +292,7 @@ def _leave_adapter_inputs(context: PatchContext) -> None:
     def prepare_and_leave(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         models = [argument for argument in arguments if hasattr(argument, "named_modules")]
         for model in models:
-            if skips_input_casts(model, self):  # what is prepared is always called within autocast
+            if skips_input_casts(model, self):  # a prepared model is always called within autocast
                 for layer in adapted_layers(model):
                     layer.cast_input_dtype_enabled = False
                 context.events.emit(
@@ -304,8 +304,8 @@ def _leave_adapter_inputs(context: PatchContext) -> None:
 INPUTS_LEFT = "PEFT's setting of each adapted layer while it trains"
 ADAPTER_INPUTS = PatchInfo(
     id="adapter_inputs",
-    reason="PEFT casts each adapted layer's input to fp32 and autocast casts it back: left out, "
-    "with the same numbers",
+    reason="skips PEFT's cast of each adapted layer's input to fp32, which autocast casts back: the "
+    "numbers are the same",
     lines={
         "accelerate/accelerator.py": {1415: "def prepare(self, *args, device_placement=None):"},
         "open_instruct/finetune.py": {

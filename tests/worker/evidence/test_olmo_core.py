@@ -124,7 +124,7 @@ def test_what_the_first_forward_was_given() -> None:
 
 @pytest.mark.parametrize(
     ("change", "value"),
-    [(0.0, "trained"), (1e-3, "others than in memory"), (math.inf, "not finite")],
+    [(0.0, "trained"), (1e-3, "not those in memory"), (math.inf, "not finite")],
 )
 def test_a_checkpoint_is_compared_with_the_weights_in_memory(
     tmp_path: Path, change: float, value: str
@@ -159,7 +159,7 @@ def test_an_export_has_the_weights_that_were_gathered(tmp_path: Path) -> None:
     split = dict(enumerate(part for weight in weights.values() for part in weight.split(8)))
     assert exported(split, model, tmp_path).verdict == "proven"  # type: ignore[arg-type]
     weights["olmo.norm.weight"] += 1e-3
-    assert exported(weights, model, tmp_path).value == "others than in memory"
+    assert exported(weights, model, tmp_path).value == "not those in memory"
 
 
 def test_the_trial_leaves_the_random_numbers_as_they_were() -> None:

@@ -337,7 +337,7 @@ def test_an_earlier_state_in_the_folder_is_refuted(tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1e-3)
-    assert check_saved(tmp_path, model, None).value == "others than in memory"
+    assert check_saved(tmp_path, model, None).value == "not those in memory"
 
 
 def test_a_check_that_fails_ends_no_training(tmp_path: Path) -> None:
