@@ -196,7 +196,7 @@ def test_explanations(trainer: str, flag: str, use: str | None, sentence: str) -
         f"write '{use}'"
         if use
         else "delete it"
-        if "removed" in sentence or "never" in sentence
+        if "removed" in sentence or "had it" in sentence
         else None
     )
 

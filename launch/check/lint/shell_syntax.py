@@ -188,7 +188,9 @@ def parse_default(piece: Piece) -> Default | None:
     if default.startswith("$"):
         value, end = parse_parameter(default, 0, piece.quoted)
         return Default(name, bool(colon), value) if end == len(default) else None
-    is_quoted = default[:1] == '"' or (default[:1] == "'" and not piece.quoted)
+    is_quoted = default[:1] in ("'", '"')
+    if default[:1] == "'" and piece.quoted:
+        return None  # in double quotes these are characters of the value, in an assignment quotes
     text = default[1:-1] if is_quoted else default
     value = Piece("text", text, piece.quoted or is_quoted, default)
     return Default(name, bool(colon), value)

@@ -100,8 +100,8 @@ class Variables:
         So it is in the only value that it gets: `X=${X:-1}`.
         """
         value = self.values.get(name)
-        is_elsewhere = value is not None and value.start != offset
-        if self.is_opaque or name in self.unknown or is_elsewhere:
+        is_own = value is not None and value.start == offset and len(self.parts[name]) == 1
+        if self.is_opaque or name in self.unknown or not (value is None or is_own):
             return False
         is_from_shell = _SPECIAL.fullmatch(name) or _ALWAYS_SET.fullmatch(name)
         return not is_from_shell and not bisect_right(self.barriers, offset)

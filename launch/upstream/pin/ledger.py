@@ -218,7 +218,9 @@ def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> It
             removed = f"it was removed from {_listed(entry.trainers)} in {entry.change}{note}"
             if name not in OPEN_INSTRUCT:  # whose history is not in the ledger
                 was_there = f"{_listed(entry.trainers)} had it before {entry.change}{note}"
-                instead = f"`launch flags {name}` lists its own" if flag in _replacements() else None
+                instead = (
+                    f"`launch flags {name}` lists its own" if flag in _replacements() else None
+                )
                 yield Explanation(was_there, removed=True, otherwise=instead)
                 continue
             never = Explanation(f"{name} never had '{flag}'; {removed}", removed=True)

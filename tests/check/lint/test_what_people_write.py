@@ -34,7 +34,10 @@ STARTS = [
     (f"python examples/scripts/sft.py {TRL} --bogus 1", "trl.scripts.sft"),
     (f"uv run --with peft trl/examples/scripts/dpo.py {TRL} --bogus 1", "trl.scripts.dpo"),
     (f"uv run trl sft {TRL} --bogus 1", "trl.scripts.sft"),
-    (f"hf jobs uv run --flavor l4 --secrets A trl/scripts/sft.py {TRL} --bogus 1", "trl.scripts.sft"),
+    (
+        f"hf jobs uv run --flavor l4 --secrets A trl/scripts/sft.py {TRL} --bogus 1",
+        "trl.scripts.sft",
+    ),
     (f"uv run https://a.b/trl/scripts/sft.py {TRL} --bogus 1", "trl.scripts.sft"),
     (f"docker run --gpus all image trl sft {TRL} --bogus 1", "trl.scripts.sft"),
     (f"nohup `which trl` sft {TRL} --bogus 1 &", "trl.scripts.sft"),
