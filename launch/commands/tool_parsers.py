@@ -174,9 +174,9 @@ output, one line per problem:
   train.sh:20: warning: use_slow_tokenizer: finetune accepts --use_slow_tokenizer and never reads it [ignored_flag]
 A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice.
 A warning does not refuse a command. A shell variable is known if the file assigns it once, at the
-top level, before its use. What may start a trainer and can't be followed (eval of a variable, a
-stream into a shell, a nameref, a script whose name is a variable) is undecided, and listed by its
-line [not_followed].
+top level, before its use; ${X:-1} and ${X:=1} count as 1 where the file sets no X. What may start a
+trainer and can't be followed (eval of a variable, a stream into a shell, a nameref, a script whose
+name is a variable) is undecided, and listed by its line [not_followed].
 
 exit code: 2 if a command is refused or a file cannot be opened, with --strict also if anything is
 undecided or was not read; otherwise 0"""

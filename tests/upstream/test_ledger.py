@@ -177,7 +177,7 @@ def test_every_synonym_of_the_hints_is_a_real_flag() -> None:
             "finetune uses 'gradient_checkpointing'",
         ),
         ("trl_sft", "max_seq_length", "max_length", "trl_sft uses 'max_length'"),
-        ("trl_sft", "use_flash_attn", None, "trl_sft never had 'use_flash_attn'"),
+        ("trl_sft", "use_flash_attn", None, "finetune, dpo_tune_cache and dpo had it before #1567"),
         ("finetune", "beta", None, "not of finetune"),
         (
             "open_instruct/finetune.py",
@@ -196,7 +196,7 @@ def test_explanations(trainer: str, flag: str, use: str | None, sentence: str) -
         f"write '{use}'"
         if use
         else "delete it"
-        if "removed" in sentence or "never" in sentence
+        if "removed" in sentence or "had it" in sentence
         else None
     )
 
@@ -232,14 +232,13 @@ def test_an_older_checkout_gets_the_older_names() -> None:
     assert "was added upstream in #" in added.message
 
 
-# Removed flags without which a trainer trains the same: names of folders and runs, trackers, speed,
-# evaluation, and settings that never had an effect.
+# Removed flags without which a trainer trains the same: names of runs, trackers, speed, evaluation,
+# and settings that never had an effect.
 HARMLESS = {
-    "overwrite_output_dir", "saved_tokenizer_type", "run_name", "eval_freq", "num_evals", "report_to",
-    "accumulate_inference_batches_timeout", "fill_completions", "inference_batch_size",
+    "saved_tokenizer_type", "run_name", "eval_freq", "num_evals", "report_to",
+    "accumulate_inference_batches_timeout", "inference_batch_size",
     "use_fp8_kv_cache", "update_progress_every", "allow_world_padding", "pipeline_parallel_degree",
-    "add_seed_and_date_to_exp_name", "shuffle_eval_dataset", "use_flash_attn", "batched", "num_proc",
-    "load_from_cache_file", "ncols",
+    "shuffle_eval_dataset", "use_flash_attn", "batched", "num_proc", "load_from_cache_file", "ncols",
     # of a class that reward_modeling shared with other trainers, and did not read itself
     "sft_messages_key", "ground_truths_key", "dataset_source_key", "binary_messages_key", "label",
     "convert_preference_to_binary_dataset", "train_only_on_prompt",
@@ -260,6 +259,15 @@ def test_a_removed_flag_that_changes_the_training_is_never_just_left_out() -> No
             assert explained.cure != "delete it", (trainer, change.flag)
 
 
+@pytest.mark.parametrize(
+    ("flag", "cure"),
+    [("train_file", "`launch flags trl_sft` lists its own"), ("use_flash_attn", "delete it")],
+)
+def test_a_flag_of_open_instruct_has_another_cure_in_trl(flag: str, cure: str) -> None:
+    explained = explain_unknown_flag("trl_sft", flag, locked_schema("trl_sft").fields)
+    assert explained is not None and explained.cure == cure
+
+
 def test_what_is_written_in_place_of_a_removed_flag_exists() -> None:
     for flag, trainer, line in (
         ("train_file", "finetune", "write --dataset_mixer_list a.jsonl 1.0"),
@@ -269,3 +277,15 @@ def test_what_is_written_in_place_of_a_removed_flag_exists() -> None:
         explained = explain_unknown_flag(trainer, flag, locked_schema(trainer).fields)
         assert explained is not None
         assert explained.replacement("a.jsonl") == line
+
+
+@pytest.mark.parametrize(
+    ("value", "flag"),
+    [("", "0.5"), ("--packing", "0.5"), ("True", "0.5"), ("false", "1.0"), ("$GC", None)],
+)
+def test_a_renamed_flag_gets_the_value_that_the_new_one_takes(value: str, flag: str | None) -> None:
+    fields = locked_schema("dpo").fields
+    explained = explain_unknown_flag("dpo", "gradient_checkpointing", fields)
+    assert explained is not None
+    name = "activation_memory_budget"
+    assert explained.renamed(value) == (f"{name} {flag}" if flag else name)

@@ -262,8 +262,8 @@ def _explain_problem(
         explanation = explain_unknown_flag(trainer.name, flag, schema.fields)
         if explanation is not None and (explanation.use or is_unknown):
             message = f"{message}: {explanation.message}"
-            dashes = "" if is_key else "--"
-            cure = Fix(f"write {dashes}{explanation.use}" if explanation.use else "leave it out")
+            use = explanation.use if is_key else f"--{explanation.renamed(value)}"
+            cure = Fix(f"write {use}" if explanation.use else "leave it out")
             if value in explanation.instead:
                 cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
             elif explanation.write or explanation.otherwise or "$" in value:

@@ -12,7 +12,7 @@ from launch.check.lint.shell_syntax import (
     Piece,
     ShellWord,
     literal_argument,
-    parse_parameter,
+    parse_default,
 )
 from launch.check.lint.variables import Variables
 
@@ -25,8 +25,6 @@ _EXPANSION = re.compile(r"\$\(\((.{0,200})\)\)", re.DOTALL)  # longer ones are n
 _OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$?\b([A-Za-z_]\w*)\b")
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]+")
 
-# `${X:-1}`; a default with quotes or escapes is not read
-_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*)(:?-)(\$\{[^\"'\\`]*\}|\$\w+|[^$\"'\\`{}]*)\}", re.DOTALL)
 # `$(which trl)`, whose output is the path of the program
 _PROGRAM_PATH = re.compile(
     r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+([A-Za-z_][\w.+-]*)\s*[)`]"
@@ -109,35 +107,28 @@ def _possible_words(piece: Piece, variables: Variables) -> tuple[Argument, ...]:
 def _expand_default(
     piece: Piece, offset: int, variables: Variables, depth: int
 ) -> list[Argument | None] | None:
-    """Expand `${X:-1}`: to the value of X if it is known, to the default if the text assigns none.
+    """Expand `${X:-1}` and `${X:=1}`: to the value of X if it is known, to the default if the text
+    assigns none.
 
     The environment may set X; the text as it stands has the default.
     """
-    match = _DEFAULT.fullmatch(piece.source)
-    if match is None:
+    default = parse_default(piece)
+    if default is None:
         return None
-    name, operator, default = match.groups()
-    if not variables.is_never_assigned(name, offset):
-        inner = Piece("variable", name, piece.quoted, f"${{{name}}}")
+    if not variables.is_never_assigned(default.name, offset):
+        inner = Piece("variable", default.name, piece.quoted, f"${{{default.name}}}")
         parts = _expand_piece(inner, offset, variables, depth + 1)
         is_empty = parts is not None and not any(part and part.text for part in parts)
-        if not is_empty or operator == "-":
+        if not is_empty or not default.replaces_empty:
             return parts
-    return _expand_default_text(default, piece, offset, variables, depth)
-
-
-def _expand_default_text(
-    default: str, piece: Piece, offset: int, variables: Variables, depth: int
-) -> list[Argument | None] | None:
-    """Expand the default of `${X:-1}`."""
-    if default.startswith("$"):
-        inner, end = parse_parameter(default, 0, piece.quoted)
-        return _expand_piece(inner, offset, variables, depth + 1) if end == len(default) else None
-    if not piece.quoted and _SPLIT_OR_REPLACED.search(default):
+    value = default.value
+    if value.kind != "text":
+        return _expand_piece(value, offset, variables, depth + 1)
+    if not value.quoted and _SPLIT_OR_REPLACED.search(value.text):
         return None
-    if not default:
-        return [literal_argument("", variables.line_of(offset))] if piece.quoted else [None]
-    return [literal_argument(default, variables.line_of(offset))]
+    if not value.text and not value.quoted:
+        return [None]
+    return [literal_argument(value.text, variables.line_of(offset))]
 
 
 def _expand_piece(

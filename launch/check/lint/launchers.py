@@ -34,7 +34,8 @@ _LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate-launch"})
 _UV_VALUES = re.compile(
     r"-p|--(?:extra|with|with-editable|with-requirements|python|project|directory|env-file|"
     r"group|no-group|only-group|package|index|index-url|extra-index-url|find-links|"
-    r"config-file|cache-dir|refresh-package|color|link-mode)"
+    r"config-file|cache-dir|refresh-package|color|link-mode|"
+    r"flavor|secrets|env|image|namespace|timeout)"  # of `hf jobs uv run`
 )
 _PYTHON_VALUES = re.compile(r"-[XW]|--check-hash-based-pycs")
 _TRL_MODULE = "trl.cli.main"

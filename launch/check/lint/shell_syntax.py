@@ -21,6 +21,12 @@ _INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # `A[0]=`, whose brackets ar
 # The text before a `~` that is a home folder: `~/x`, `X=~/x`, `X=a:~/x`.
 _HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")
 ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
+# `${X:-1}` and `${X:="1"}`; a default with escapes, or with quotes inside, is not read
+_DEFAULT = re.compile(
+    r"\$\{([A-Za-z_]\w*)(:?)[-=]"
+    r"(\$\{[^\"'\\`]*\}|\$\w+|\"[^$\"\\`{}]*\"|'[^'\\{}]*'|[^$\"'\\`{}]*)\}",
+    re.DOTALL,
+)
 
 
 PieceKind = Literal["text", "variable", "array", "unknown"]
@@ -163,6 +169,31 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
             return Piece("array", "", quoted, source), end
         return Piece("unknown", source, quoted, source), end
     return Piece("text", "$", quoted, "$"), pos + 1
+
+
+class Default(NamedTuple):
+    """A parameter with a default: `${X:-1}`, `${X=1}`."""
+
+    name: str
+    replaces_empty: bool  # with a colon: the default also counts where the value is empty
+    value: Piece
+
+
+def parse_default(piece: Piece) -> Default | None:
+    """Return the parameter and the default of `${X:-1}` or `${X:=1}`; None for everything else."""
+    match = _DEFAULT.fullmatch(piece.source)
+    if match is None:
+        return None
+    name, colon, default = match.groups()
+    if default.startswith("$"):
+        value, end = parse_parameter(default, 0, piece.quoted)
+        return Default(name, bool(colon), value) if end == len(default) else None
+    is_quoted = default[:1] in ("'", '"')
+    if default[:1] == "'" and piece.quoted:
+        return None  # in double quotes these are characters of the value, in an assignment quotes
+    text = default[1:-1] if is_quoted else default
+    value = Piece("text", text, piece.quoted or is_quoted, default)
+    return Default(name, bool(colon), value)
 
 
 def find_closing(text: str, pos: int, opened: int, opener: str) -> int:

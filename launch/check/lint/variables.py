@@ -26,6 +26,7 @@ from launch.check.lint.shell_syntax import (
     ShellWord,
     SimpleCommand,
     literal_word,
+    parse_default,
 )
 from launch.check.lint.trainer_commands import MARKER
 
@@ -94,8 +95,13 @@ class Variables:
         return None if barriers_between else value
 
     def is_never_assigned(self, name: str, offset: int) -> bool:
-        """Return whether the text leaves `name` to the environment, up to its use at `offset`."""
-        if self.is_opaque or name in self.unknown or name in self.values:
+        """Return whether the text leaves `name` to the environment, up to its use at `offset`.
+
+        So it is in the only value that it gets: `X=${X:-1}`.
+        """
+        value = self.values.get(name)
+        is_own = value is not None and value.start == offset and len(self.parts[name]) == 1
+        if self.is_opaque or name in self.unknown or not (value is None or is_own):
             return False
         is_from_shell = _SPECIAL.fullmatch(name) or _ALWAYS_SET.fullmatch(name)
         return not is_from_shell and not bisect_right(self.barriers, offset)
@@ -200,13 +206,13 @@ def without_prefix(words: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
 
 def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
     words = without_prefix(command.words)
-    _record_expansions(command.words, variables)
     first = words[0].text
     is_top_level = (
         command.depth == 0
         and command.before in ("", "\n", ";")
         and command.after in ("", "\n", ";", "&&")
     )
+    _record_expansions(command.words, variables, is_top_level)
     if first in ("source", ".", "eval"):
         is_environment = len(words) > 1 and words[1].text.endswith("/activate")
         if not is_environment:
@@ -228,17 +234,40 @@ def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
         _assign(words, variables, is_top_level)
 
 
-def _record_expansions(words: tuple[ShellWord, ...], variables: Variables) -> None:
-    """Mark what expansions assign: `${X:=1}`, `${A[X=1]}`."""
+def _record_expansions(
+    words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool
+) -> None:
+    """Record what expansions assign: `${X:=1}`, `${A[X=1]}`."""
     for word in words:
         for piece in word.pieces:
             if piece.kind in ("text", "variable"):
                 continue
             match = ASSIGNS.match(piece.source)
-            if match is not None:
+            if match is not None and is_reliable:
+                _assign_default(match.group(1), piece, word.start, variables)
+            elif match is not None:
                 variables.unknown.add(match.group(1))
             elif piece.source.startswith("${") and _SUBSCRIPT.search(piece.source):
                 _mark_arithmetic(variables, piece.source, word.start)
+
+
+def _assign_default(name: str, piece: Piece, offset: int, variables: Variables) -> None:
+    """Record what `${X:=1}` assigns: nothing if X has a value, and else the default.
+
+    The environment may set X; the text as it stands has the default.
+    """
+    before = variables.values.get(name)
+    if before is not None and any(part.kind == "text" and part.text for part in before.pieces):
+        return
+    default = parse_default(piece)
+    is_open = variables.is_never_assigned(name, offset)
+    if default is None or default.value.kind == "array" or not is_open:
+        variables.unknown.add(name)
+        return
+    # it counts in its own word already
+    value = ShellWord(offset - 1, (default.value,))
+    variables.parts.setdefault(name, []).append(value)
+    variables.values[name] = value
 
 
 def _declare(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from launch.files import load_json
 from launch.upstream.pin.lock import DATA, locked_schema
-from launch.upstream.trainers import ENTRIES, trainer_name
+from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, trainer_name
 
 LEDGER_FILE = DATA / "ledger.json"
 HINTS_FILE = DATA / "hints.json"
@@ -73,6 +73,8 @@ class Explanation:
 
     message: str  # a clause, which continues a Finding's message
     use: str | None = None  # the name to use instead
+    # the value of the new name by that of the old one, where they differ; "" is a flag without one
+    new_values: Mapping[str, str] = field(default_factory=dict)
     removed: bool = False
     # the override of launch that does the same, by the flag's value
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +94,12 @@ class Explanation:
         if self.changes_training:
             return self.replacement("VALUE")
         return "delete it" if self.removed else None
+
+    def renamed(self, value: str) -> str | None:
+        """Return the flag to write instead, with its value where that has another form."""
+        given = "" if value.startswith("-") else value.lower()
+        new_value = self.new_values.get(given)
+        return f"{self.use} {new_value}" if new_value else self.use
 
     def replacement(self, value: str) -> str | None:
         """Return what to do in place of a removed flag whose leaving out changes the training."""
@@ -128,7 +136,10 @@ def explain_unknown_flag(
         _explain_by_own_history(load_ledger().of(name), flag, known_flags),
         _explain_by_others(name, flag, known_flags),
     )
-    return next(explanations, None)
+    explanation = next(explanations, None)
+    if explanation is None or explanation.use is None:
+        return explanation
+    return replace(explanation, new_values=_new_values().get(flag, {}))
 
 
 def _explain_by_own_history(
@@ -205,6 +216,13 @@ def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> It
         if (entry.kind, entry.flag) == ("removed", flag):
             note = f": {entry.note}" if entry.note else ""
             removed = f"it was removed from {_listed(entry.trainers)} in {entry.change}{note}"
+            if name not in OPEN_INSTRUCT:  # whose history is not in the ledger
+                was_there = f"{_listed(entry.trainers)} had it before {entry.change}{note}"
+                instead = (
+                    f"`launch flags {name}` lists its own" if flag in _replacements() else None
+                )
+                yield Explanation(was_there, removed=True, otherwise=instead)
+                continue
             never = Explanation(f"{name} never had '{flag}'; {removed}", removed=True)
             yield _with_replacement(never, flag, known_flags)
 
@@ -226,6 +244,13 @@ def _replacements() -> Mapping[str, Mapping[str, Any]]:
     """Return the removed flags whose leaving out changes the training (read once per process)."""
     replacements: Mapping[str, Mapping[str, Any]] = load_json(HINTS_FILE)["changes_training"]
     return replacements
+
+
+@cache
+def _new_values() -> Mapping[str, Mapping[str, str]]:
+    """Return the renamed flags whose values have another form now (read once per process)."""
+    new_values: Mapping[str, Mapping[str, str]] = load_json(HINTS_FILE)["new_values"]
+    return new_values
 
 
 def _listed(names: Sequence[str], verb: str = "") -> str:

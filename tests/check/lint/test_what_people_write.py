@@ -34,6 +34,13 @@ STARTS = [
     (f"python examples/scripts/sft.py {TRL} --bogus 1", "trl.scripts.sft"),
     (f"uv run --with peft trl/examples/scripts/dpo.py {TRL} --bogus 1", "trl.scripts.dpo"),
     (f"uv run trl sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (
+        f"hf jobs uv run --flavor l4 --secrets A trl/scripts/sft.py {TRL} --bogus 1",
+        "trl.scripts.sft",
+    ),
+    (f"uv run https://a.b/trl/scripts/sft.py {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"docker run --gpus all image trl sft {TRL} --bogus 1", "trl.scripts.sft"),
+    (f"nohup `which trl` sft {TRL} --bogus 1 &", "trl.scripts.sft"),
     (f"torchrun --nproc_per_node 2 -m trl.scripts.sft {TRL} --bogus 1", "trl.scripts.sft"),
     (f"torchrun -m open_instruct.finetune {OI} --bogus 1", "open_instruct/finetune.py"),
     (f"deepspeed open_instruct/finetune.py {OI} --bogus 1", "open_instruct/finetune.py"),
@@ -84,12 +91,41 @@ def test_an_unknown_flag_of_a_branch_is_named(tmp_path: Path, text: str, flags: 
 
 
 @pytest.mark.parametrize(
-    ("value", "ok"), [("${LR:-1e-5}", True), ("${LR:-abc}", False), ("${1:-abc}", None)]
+    ("value", "ok"),
+    [
+        ("${LR:-1e-5}", True),
+        ("${LR:-abc}", False),
+        ("${LR:=abc}", False),
+        ('"${LR:-"abc"}"', False),
+        ("${LR:-'1e-5'}", True),
+        ("${LR:-${RATE:-abc}}", False),
+        ("${1:-abc}", None),
+    ],
 )
 def test_a_default_is_judged(tmp_path: Path, value: str, ok: bool | None) -> None:
     line = f"python open_instruct/finetune.py {OI} --learning_rate {value}\n"
     (verdict,) = check_text(tmp_path, line)
     assert verdict.ok is ok
+
+
+@pytest.mark.parametrize("before", ["LR=${LR:-abc}", ': "${LR:=abc}"', 'export LR="${LR:-abc}"'])
+def test_a_default_is_judged_where_the_variable_is_used(tmp_path: Path, before: str) -> None:
+    line = f"{before}\npython open_instruct/finetune.py {OI} --learning_rate $LR\n"
+    (verdict,) = check_text(tmp_path, line)
+    assert [problem.where for problem in verdict.problems] == ["learning_rate"]
+
+
+def test_the_new_name_of_a_flag_has_its_value(tmp_path: Path) -> None:
+    """The cure works as it stands."""
+    run = "python open_instruct/dpo_tune_cache.py --model_name_or_path m --mixer_list a 1.0"
+    for given, written in (
+        ("--gradient_checkpointing", "--activation_memory_budget 0.5"),
+        ("--gradient_checkpointing false", "--activation_memory_budget 1.0"),
+    ):
+        (verdict,) = check_text(tmp_path, f"{run} {given}\n")
+        assert [str(problem.cure) for problem in verdict.problems] == [f"write {written}"]
+        (verdict,) = check_text(tmp_path, f"{run} {written}\n")
+        assert verdict.ok is not False
 
 
 AXOLOTL = """\
