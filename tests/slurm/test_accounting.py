@@ -26,9 +26,8 @@ def with_accounts(slurm: Cluster) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("override", "id", "named"),
     [
-        ("cluster.account=physics", "unknown_account", ["physics", "team"]),
-        ("cluster.account=taem", "unknown_account", ["taem", "team"]),
-        ("cluster.qos=big", "unknown_qos", ["big", "normal", "small"]),
+        ("cluster.account=physics", "sbatch_refused", []),
+        ("cluster.qos=big", "sbatch_refused", []),
         ("cluster.partition=closed", "account_not_admitted", ["closed", "physics", "team"]),
     ],
 )

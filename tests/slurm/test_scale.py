@@ -42,7 +42,7 @@ class Nodes:
         self._events: list[tuple[float, int, int, Callable[[int], float]]] = []
         for rank, peers in enumerate(self.peers):
             starts = random.uniform(0, 5)  # srun starts the tasks within seconds
-            self.at(starts + peers.first_delay(), rank, self._round)
+            self.at(starts, rank, self._round)
 
     def clock(self) -> float:
         return self.now
@@ -73,7 +73,7 @@ class Nodes:
         self._events = []
         for rank, peers in enumerate(self.peers):
             peers.report_end(None)
-            self.at(self.now + peers.wake_delay(), rank, self._round)
+            self.at(self.now, rank, self._round)
 
     def most(self, since: float) -> int:
         return max(self.accesses[second] for second in range(int(since), int(self.now)))

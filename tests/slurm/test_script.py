@@ -27,6 +27,7 @@ from launch.slurm.cluster import (
     unshared_folders,
 )
 from launch.slurm.planned_jobs import job_problems, node_overrides, plan_run_job
+from launch.slurm.queue import folder_tag
 from launch.slurm.script import BatchScript, render_array_sbatch, render_sbatch
 from tests.conftest import Launch, composed, fixed_machine, planned
 from tests.messages import names
@@ -187,6 +188,20 @@ def test_srun_takes_the_cpus_that_the_job_has(environ: dict[str, str], options: 
     )
     arguments = done.stdout.splitlines()
     assert [word for word in arguments if word.startswith("--cpus") or not word] == options
+
+
+@pytest.mark.parametrize(
+    ("options", "comment"),
+    [
+        ([], f"--comment={folder_tag(Path('/jobs'))}"),
+        (["--comment=Tulu 3"], f'--comment="Tulu 3 {folder_tag(Path("/jobs"))}"'),
+        (["--comment Tulu", "--nice"], f'--comment="Tulu {folder_tag(Path("/jobs"))}"'),
+    ],
+)
+def test_the_tag_follows_the_users_own_comment(options: list[str], comment: str) -> None:
+    text = script("stage=demo", "trainer=trl_sft", f"cluster.options={options}")
+    lines = [line for line in text.splitlines() if "comment" in line]
+    assert lines == [f"#SBATCH {comment}"]
 
 
 def test_a_servers_gpus_are_reserved_beside_the_ranks() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from launch.files import write_json
 from launch.slurm.jobs import JobFolder
+from launch.slurm.queue import folder_tag
 from tests.slurm.cluster import Cluster, stand_in, until
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,13 @@ def states(slurm: Cluster, home: Path) -> dict[str, dict[str, Any]]:
 def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
     options = "cluster.options=['--begin=now+1hour','--time=30']"
     [job] = slurm.submit(*stand_in_overrides(home, "waits"), "nodes=2", options, cwd=home)
-    [never] = slurm.submit(*stand_in_overrides(home, "never"), options, cwd=home)
+    commented = options.replace("'--time=30'", "'--time=30','--comment=my own | thing'")
+    [never] = slurm.submit(*stand_in_overrides(home, "never"), commented, cwd=home)
+    tag = folder_tag(JobFolder.of(home / "runs", "demo", "never").path)
+    shown = slurm.run("squeue", "--noheader", f"--jobs={never}", "--Format=Comment:|")
+    assert shown == f"my own | thing {tag}|"
+    # as a plugin of the cluster may do
+    slurm.run("scontrol", "update", f"JobId={never}", "Comment=another")
     runs = states(slurm, home)
     assert (runs["demo/waits"]["state"], runs["demo/waits"]["job"]["reason"]) == (
         "pending",
@@ -121,21 +128,13 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
         folder.write_script("#!/bin/bash\n")
         if kind == "array":
             folder.record_submission(number, commands[number])
-        elif kind == "identity":
-            seen = {
-                "cluster": "lab",
-                "command": str(commands[number]),
-                "submitted": "1",
-                "restarts": -1,
-            }
-            folder.attempt(number, 0, "").mkdir()
-            write_json(folder.attempt(number, 0, "") / "job.json", {"job_id": number, **seen})
         else:
-            folder.script.unlink()
-            folder.script.symlink_to(commands[number])
+            tag = folder_tag(commands[number].parent)
+            seen = {"cluster": "lab", "tag": tag, "submitted": "1", "restarts": -1}
+            write_json(folder.path / f"job-{number}.json", {"job_id": number, **seen})
 
-    for number in (own, other):
-        for kind in ("array", "identity", "link"):
+    for number, kinds in ((own, ("array", "note")), (other, ("note",))):
+        for kind in kinds:
             forge(f"{kind}-{number}", number, kind)
             refused = slurm.launch("stop", f"{kind}-{number}", cwd=home)
             assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, (
