@@ -50,11 +50,6 @@ def test_what_no_account_of_this_user_has_is_refused(
             "QOSMaxNodePerJobLimit",
         ),
         ("long", ["cluster.qos=small", "cluster.time='2:00:00'"], "QOSMaxWallDurationPerJobLimit"),
-        (
-            "closed",
-            ["cluster.partition=closed", "allow=[account_not_admitted]"],
-            "Job's_account_not_permitted_to_use_this_partition_(closed_allows_physics_not_team)",
-        ),
     ],
 )
 def test_a_limit_that_only_slurm_knows_is_reported(

@@ -40,7 +40,7 @@ class Nodes:
         ]
         self._order = itertools.count()
         self._events: list[tuple[float, int, int, Callable[[int], float]]] = []
-        for rank, peers in enumerate(self.peers):
+        for rank in range(NODES):
             starts = random.uniform(0, 5)  # srun starts the tasks within seconds
             self.at(starts, rank, self._round)
 
