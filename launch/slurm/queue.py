@@ -198,19 +198,13 @@ _PAUSE = 0.7  # seconds between two queries of it
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as `scontrol show job` prints it.
-
-    Node lists are in Slurm's notation, "" if there is none.
-    """
+    """A job as `scontrol show job` prints it."""
 
     number: int  # each task of an array has its own number
     state: str
     restarts: int
     may_requeue: bool
     partition: str
-    requested_nodes: str
-    excluded_nodes: str
-    features: str  # required of the nodes (--constraint)
     reason: str = ""  # why it waits
     time_limit: str = ""  # in Slurm's notation; UNLIMITED
     preempted_at: str = ""  # when its preemption began; None or "" if it is not preempted
@@ -242,9 +236,6 @@ def parse_job_record(output: str) -> JobRecord:
         restarts=int(fields["Restarts"] or 0),
         may_requeue=fields["Requeue"] == "1",
         partition=fields["Partition"],
-        requested_nodes=fields["ReqNodeList"],
-        excluded_nodes=fields["ExcNodeList"],
-        features=fields["Features"],
         reason=fields["Reason"].removeprefix("None"),
         time_limit=fields["TimeLimit"],
         preempted_at=fields["PreemptTime"],

@@ -242,6 +242,8 @@ def test_many_nodes_are_rendered_at_once() -> None:
         ("cluster.options=['--export=ALL,WANDB_API_KEY=0123456789']", "secret_in_job"),
         ("cluster.setup=['export HF_TOKEN=abcdefgh']", "secret_in_job"),
         ("cluster.env={1X: a}", "bad_cluster_value"),
+        ('cluster.env={X: "a\\nb"}', "bad_cluster_value"),
+        ('cluster.env={X: "a\\tb"}', "bad_cluster_value"),
     ],
 )
 def test_a_value_that_cannot_be(word: str, id: str) -> None:
