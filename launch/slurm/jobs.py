@@ -163,7 +163,8 @@ def find_job_ids(folder: JobFolder) -> list[str]:
 
     A job that was submitted by hand is recorded once it has started.
     """
-    started = {job_id for _, job_id in _find_attempts(folder.path)}
+    matches = [_ATTEMPT.fullmatch(path.name) for path in folder.path.glob("*.*")]
+    started = {match["job_id"] for match in matches if match}
     submitted = {line["job_id"] for line in folder.read_submissions()}
     return sorted(started | submitted, key=_id_numbers)
 
@@ -176,6 +177,7 @@ def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     script. The id alone does not identify a job: other clusters, and a rebuilt one, also count
     from 1.
     """
+    own_tag = folder_tag(folder.path)
     # A task of an array is recorded with the array's script, and has the tag of its folder.
     array_tasks = set()
     for line in folder.read_submissions():
@@ -184,7 +186,7 @@ def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     notes = [read_json_object(path) for path in folder.path.glob("job-*.json")]
 
     def is_of_this_run(job: QueuedJob) -> bool:
-        if job.tag == folder_tag(folder.path) or (job.job_id, job.tag) in array_tasks:
+        if job.tag == own_tag or (job.job_id, job.tag) in array_tasks:
             return True
         return any(_matches(note, job) for note in notes)
 
@@ -250,16 +252,6 @@ def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
     """
     jobs = find_jobs(folder, list_user_jobs(patient=True, users=folder.other_users()))
     return [job for job in jobs if job.is_live and job.state != "COMPLETING"]
-
-
-def _find_attempts(folder: Path) -> list[tuple[Path, str]]:
-    """Return the folders of the attempts below a job folder, with the job's id."""
-    attempts = []
-    for path in folder.glob("*.*"):
-        match = _ATTEMPT.fullmatch(path.name)
-        if match:
-            attempts.append((path, match["job_id"]))
-    return attempts
 
 
 def _id_numbers(job_id: str) -> list[int]:

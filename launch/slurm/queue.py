@@ -6,7 +6,6 @@ jobs, of the tasks of arrays and after requeues.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import os
@@ -164,7 +163,6 @@ def _parse_jobs(squeue_output: str) -> Iterator[QueuedJob]:
         )
 
 
-@functools.cache
 def folder_tag(folder: Path) -> str:
     """Return the tag of a job folder, the same under each of the folder's names."""
     return f"launch:{hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:12]}"

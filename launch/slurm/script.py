@@ -142,14 +142,15 @@ def _options(script: BatchScript) -> list[str]:
         options.append(f"--signal=USR2@{cluster.warn_before}")
     requeue = "--requeue" if cluster.requeues else "--no-requeue"
     options += [f"--output={script.output}", "--open-mode=append", requeue]
-    comment = folder_tag(Path(script.folder))
+    comment = []
     for option in cluster.options:
         user_comment = _COMMENT.fullmatch(option)
         if user_comment:
-            comment = f"{user_comment['text']} {folder_tag(Path(script.folder))}"
+            comment = [user_comment["text"]]
         else:
             options.append(option)
-    options.append(f"--comment={comment}")
+    comment.append(folder_tag(Path(script.folder)))
+    options.append(f"--comment={' '.join(comment)}")
     return [_quote_option(option) for option in options]
 
 
