@@ -156,17 +156,6 @@ def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None
     slurm.wait(job, 60)
 
 
-def test_a_chain_whose_first_job_fails_leaves_nothing_pending(slurm: Cluster, home: Path) -> None:
-    overrides = stand_in_overrides(home, "chain", "exit 3")[1:]
-    overrides[overrides.index("trainer=trl_sft")] = "demo:trainer=trl_sft"
-    first, second = slurm.submit(
-        "pipeline=demo,demo_dpo", *overrides, "demo_dpo:trainer=trl_dpo", cwd=home
-    )
-    assert slurm.wait(first, 90) == "FAILED"
-    assert slurm.wait(second, 60) == "CANCELLED"
-    assert not (home / "runs" / "demo_dpo" / "chain").exists()
-
-
 def test_what_slurm_refuses_is_said_and_not_submitted(slurm: Cluster, home: Path) -> None:
     before = slurm.run("squeue", "-h", "-t", "all", "-o", "%A")
     refused = slurm.launch("submit", *STAGE, "cluster.constraint=nosuch", cwd=home)
