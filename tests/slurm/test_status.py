@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,8 +32,8 @@ def stand_in_overrides(home: Path, name: str) -> list[str]:
     ]
 
 
-def states(slurm: Cluster, home: Path) -> dict[str, dict[str, Any]]:
-    done = slurm.launch("status", "--json", cwd=home)
+def states(slurm: Cluster, home: Path, **more: str) -> dict[str, dict[str, Any]]:
+    done = slurm.launch("status", "--json", cwd=home, **more)
     assert done.returncode == 0, done.stderr
     return {run["run"]: run for run in json.loads(done.stdout)}
 
@@ -98,6 +99,17 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
         follower.kill()
     assert states(slurm, home)["demo/waits"]["state"] == "stopped"
     assert slurm.run("squeue", "-h", "-j", job) == ""
+
+    # once squeue has forgotten the job that never started
+    forgetful = home / "forgetful"
+    forgetful.mkdir()
+    (forgetful / "squeue").write_text("#!/bin/sh\n")
+    (forgetful / "squeue").chmod(0o755)
+    path = f"{forgetful}:{slurm.environ['PATH']}"
+    known = f"Slurm no longer knows job {never}: it was last seen "
+    if slurm.keeps_accounts:
+        known = f"job {never}, cancelled by user {os.geteuid()}"
+    until(lambda: states(slurm, home, PATH=path)["demo/never"]["cause"].startswith(known), 30)
 
 
 def test_what_does_not_run_is_not_stopped(slurm: Cluster, home: Path) -> None:
