@@ -135,12 +135,10 @@ def test_the_losses_after_what_the_scheduler_and_a_gpu_do(slurm: Cluster, home: 
         "trainer=trl_sft",
         f"recipe.max_steps={steps}",
         "recipe.checkpoint_steps=2",
-    ]
-    one += [
         "cluster.partition=low",
-        f"cluster.env={{PYTHONPATH: '{sites}:{environment()['PYTHONPATH']}'}}",
     ]
-    [job] = slurm.submit(*one, "name=often", cwd=home)
+    with_fault = f"cluster.env={{PYTHONPATH: '{sites}:{environment()['PYTHONPATH']}'}}"
+    [job] = slurm.submit(*one, with_fault, "name=often", cwd=home)
     whole = train_beside(slurm, home, run, "n4", one)
     urgent: list[str] = []
 

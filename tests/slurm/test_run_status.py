@@ -100,7 +100,7 @@ def test_a_run_that_has_not_begun(runs: Path) -> None:
     # of another run, and of another cluster that counts from 1 as well
     assert state(runs, replace(PENDING, job_id="13", tag="elsewhere")) == "ended"
     assert state(runs, replace(PENDING, tag="elsewhere")) == "ended"
-    assert state(runs, replace(PENDING, tag="")) == "ended"
+    assert state(runs, replace(PENDING, tag="", submitted="1763740800")) == "ended"
 
 
 def test_a_job_that_was_submitted_by_hand_is_known_by_its_comment(runs: Path) -> None:
