@@ -79,12 +79,12 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
             == f"demo/waits has not started: job {job}, pending (BeginTime)\n"
         )
         slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-        until(lambda: states(slurm, home)["demo/waits"]["state"] == "running", 90)
-        running = states(slurm, home)["demo/waits"]
-        assert running["pid"] and running["job"]["hosts"].startswith("n[")
-        assert 0 < running["job"]["seconds_left"] <= 1800
         rank = home / "runs" / "demo" / "waits" / "nodes" / "1" / "logs" / "launcher.log"
-        until(lambda: rank.is_file() and "hello" in rank.read_text(), 60)
+        until(lambda: rank.is_file() and "hello" in rank.read_text(), 90)
+        running = states(slurm, home)["demo/waits"]
+        assert running["state"] == "running" and running["pid"], running
+        assert running["job"]["hosts"].startswith("n[")
+        assert 0 < running["job"]["seconds_left"] <= 1800
 
         slurm.run("scontrol", "requeue", job)
         until(lambda: states(slurm, home)["demo/waits"]["state"] == "requeued", 60)
