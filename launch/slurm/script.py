@@ -142,7 +142,7 @@ def _options(script: BatchScript) -> list[str]:
         options.append(f"--signal=USR2@{cluster.warn_before}")
     requeue = "--requeue" if cluster.requeues else "--no-requeue"
     options += [f"--output={script.output}", "--open-mode=append", requeue]
-    comment = []
+    comment: list[str] = []
     for option in cluster.options:
         user_comment = _COMMENT.fullmatch(option)
         if user_comment:
