@@ -173,9 +173,9 @@ def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     """Find this run's jobs in Slurm's queue, the live ones last.
 
     They have the tag of its folder, are the array task that it was submitted as, or are noted in
-    the folder: those whose comment the cluster has changed, and those that started here from another
-    script. The id alone does not identify a job: other clusters, and a rebuilt one, also count
-    from 1.
+    the folder: those whose comment the cluster has changed, and those that started here from
+    another script. The id alone does not identify a job: other clusters, and a rebuilt one, also
+    count from 1.
     """
     own_tag = folder_tag(folder.path)
     # A task of an array is recorded with the array's script, and has the tag of its folder.

@@ -7,8 +7,8 @@ file, has not changed for a while, and the others then end. The content of the f
 that the supervisors tell each other: how far node 0 is, why a node failed, and, when the run
 stalls, where the ranks of each node are.
 
-The more nodes, the rarer are the heartbeats: all nodes together cause fewer than 200 file operations
-a second on average.
+The more nodes, the rarer are the heartbeats: all nodes together cause fewer than 200 file
+operations a second on average.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
     nothing is submitted twice. What Slurm then shows of the jobs may still end them.
 
     Raises UserError if a step cannot be submitted, and then none is: already_submitted,
-    run_is_locked, not_writable, warn_before_time, and those of the checks, `check_script` and `submit_all`.
+    run_is_locked, not_writable, warn_before_time, and those of the checks, `check_script` and
+    `submit_all`.
     """
     jobs = [job for step in steps for job in step.jobs]
     if not dry_run:
