@@ -484,7 +484,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     squeue(tmp_path, monkeypatch, 'read line <"$QUEUE"; echo "$line"')
     listed = tmp_path / "queue"
     monkeypatch.setenv("QUEUE", str(listed))
-    own = JobFolder.of(runs, "sft", "waits").script.absolute()
+    own = folder_tag(JobFolder.of(runs, "sft", "waits").path)
     listed.write_text(
         f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|me|{own}|\n", encoding="utf-8"
     )
