@@ -353,7 +353,7 @@ def _collect_facts() -> ClusterFacts:
     interfaces = [path.name for path in Path("/sys/class/net").glob("*")]
     return ClusterFacts(
         settings=settings,
-        accounts=list(dict.fromkeys(account for account, _ in list_accounts())),
+        accounts=list_accounts(),
         shared=sorted(mount_points),
         containers=containers,
         interfaces=sorted(name for name in interfaces if _FAST_INTERFACE.match(name)),

@@ -93,7 +93,7 @@ def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) ->
     job_id = ids[-1] if ids else None
     if job is not None:
         job_id = job.job_id
-        folder.note_seen(job)
+        folder.note(job)
     state = run_status.state
     if job_id is not None:
         state = _combined_state(run_status, job, folder, queried=queue is not None)
@@ -145,12 +145,12 @@ def _with_accounting(
         return replace(status, ended=job, cause=cause)
     if status.cause is not None:
         return status
-    seen = folder.read_seen()
+    note = folder.read_note(job_id)
     known = f"it was submitted {_submitted_at(folder, job_id)}"
-    if seen.get("job_id") == job_id:
-        reason = seen.get("reason")
+    if note:
+        reason = note.get("reason")
         why = f" ({reason})" if reason and reason != "None" else ""
-        known = f"it was last seen {seen.get('seen')} as {str(seen.get('state')).lower()}{why}"
+        known = f"it was last seen {note.get('seen')} as {str(note.get('state')).lower()}{why}"
     return replace(status, cause=f"Slurm no longer knows job {job_id}: {known}")
 
 

@@ -7,12 +7,10 @@ requeued.
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -28,7 +26,7 @@ from launch.files import (
     write_json,
 )
 from launch.planning.plan import Plan
-from launch.slurm.queue import QueuedJob, list_user_jobs
+from launch.slurm.queue import QueuedJob, folder_tag, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned
 
@@ -39,9 +37,8 @@ EVALUATE_SUFFIX = ".evaluate"
 # The name of the folder of a job's attempt: 12.0-1763740800, or 12_3.1 if the batch script does
 # not set LAUNCH_STARTED.
 _ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.\d+(?:-\d+)?")
-_IDENTITY = "job.json"
-_SEEN = "last_seen.json"
-_IDENTITY_FIELDS = ("job_id", "cluster", "command", "submitted", "restarts")
+# What is recorded of a job as Slurm reports it: which one it is, and its state.
+_NOTED_FIELDS = ("job_id", "cluster", "tag", "submitted", "restarts", "state", "reason")
 
 
 @dataclass(frozen=True)
@@ -121,20 +118,21 @@ class JobFolder:
             line["script"] = str(array_script)
         append_json(self.path / "jobs.jsonl", line)
 
-    def note_seen(self, job: QueuedJob) -> None:
-        """Record what Slurm reports of a job, unless that is known already.
+    def note(self, job: QueuedJob) -> None:
+        """Record what Slurm reports of a job of this folder, unless that is known already.
 
         Slurm forgets a job some minutes after its end, and not every cluster keeps accounts.
         """
-        seen = {"job_id": job.job_id, "state": job.state, "reason": job.reason}
-        before = self.read_seen()
-        if any(before.get(name) != value for name, value in seen.items()):
+        fields = {name: getattr(job, name) for name in _NOTED_FIELDS}
+        known = self.read_note(job.job_id)
+        if any(known.get(name) != value for name, value in fields.items()):
             with contextlib.suppress(OSError):  # a run of somebody else's
-                write_json(self.path / _SEEN, versioned({**seen, "seen": _format_now()}))
+                content = versioned({**fields, "seen": _format_now()})
+                write_json(self.path / f"job-{job.job_id}.json", content)
 
-    def read_seen(self) -> dict[str, Any]:
-        """Return the last record of `note_seen`; empty without one."""
-        return read_json_object(self.path / _SEEN)
+    def read_note(self, job_id: str) -> dict[str, Any]:
+        """Return the last record of `note`; empty without one."""
+        return read_json_object(self.path / f"job-{job_id}.json")
 
     def other_users(self) -> set[str]:
         """Return who else submitted jobs of this run; Slurm refuses names that nobody has."""
@@ -165,7 +163,8 @@ def find_job_ids(folder: JobFolder) -> list[str]:
 
     A job that was submitted by hand is recorded once it has started.
     """
-    started = {job_id for _, job_id in _find_attempts(folder.path)}
+    matches = [_ATTEMPT.fullmatch(path.name) for path in folder.path.glob("*.*")]
+    started = {match["job_id"] for match in matches if match}
     submitted = {line["job_id"] for line in folder.read_submissions()}
     return sorted(started | submitted, key=_id_numbers)
 
@@ -173,37 +172,38 @@ def find_job_ids(folder: JobFolder) -> list[str]:
 def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     """Find this run's jobs in Slurm's queue, the live ones last.
 
-    They have its script, are the array task that it was submitted as, or started in this folder
-    from another script. The id alone does not identify a job: other clusters, and a rebuilt one,
-    also count from 1.
+    They have the tag of its folder, are the array task that it was submitted as, or are noted in
+    the folder: those whose comment the cluster has changed, and those that started here from
+    another script. The id alone does not identify a job: other clusters, and a rebuilt one, also
+    count from 1.
     """
-    script = _real_path(str(folder.script))
-    # A task of an array is recorded with the array's script.
-    array_tasks = {(line["job_id"], line.get("script")) for line in folder.read_submissions()}
-    identities = [read_json_object(path / _IDENTITY) for path, _ in _find_attempts(folder.path)]
+    own_tag = folder_tag(folder.path)
+    # A task of an array is recorded with the array's script, and has the tag of its folder.
+    array_tasks = set()
+    for line in folder.read_submissions():
+        if "script" in line:
+            array_tasks.add((line["job_id"], folder_tag(Path(line["script"]).parent)))
+    notes = [read_json_object(path) for path in folder.path.glob("job-*.json")]
 
     def is_of_this_run(job: QueuedJob) -> bool:
-        if _real_path(job.command) == script:
+        if job.tag == own_tag or (job.job_id, job.tag) in array_tasks:
             return True
-        if (job.job_id, job.command) in array_tasks:
-            return True
-        return any(_matches(identity, job) for identity in identities)
+        return any(_matches(note, job) for note in notes)
 
     jobs = [job for job in queue if is_of_this_run(job)]
     return sorted(jobs, key=lambda job: (job.is_live, _id_numbers(job.job_id)))
 
 
-def write_job_identity(attempt: Path, job_id: str) -> None:
-    """Write what Slurm reports of an attempt's job into the attempt's folder, for `find_jobs`.
+def note_jobs(folders: Mapping[str, JobFolder]) -> None:
+    """Record what Slurm reports of jobs, given by their ids, in their folders, for `find_jobs`.
 
-    Where Slurm's commands are missing, as in a container, or do not respond, only the script
-    identifies the job.
+    Where Slurm's commands are missing, as in a container, or do not respond, only the comment
+    identifies a job.
     """
     with contextlib.suppress(UserError):
         for job in list_user_jobs():
-            if job.job_id == job_id:
-                identity = {name: getattr(job, name) for name in _IDENTITY_FIELDS}
-                write_json(attempt / _IDENTITY, versioned(identity))
+            if job.job_id in folders:
+                folders[job.job_id].note(job)
 
 
 def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
@@ -231,17 +231,18 @@ def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
     return False
 
 
-def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:
-    """Return whether a job is the identified one.
+def _matches(note: dict[str, Any], job: QueuedJob) -> bool:
+    """Return whether a job is the noted one.
 
-    It still is after a requeue, which gives it a new submission time.
+    It still is after a requeue, which gives it a new submission time, and if it has lost its tag.
     """
-    for name in ("job_id", "cluster", "command"):
-        if identity.get(name) != getattr(job, name):
-            return False
-    if identity.get("submitted") == job.submitted:
+    if (job.job_id, job.cluster) != (note.get("job_id"), note.get("cluster")):
+        return False
+    if job.tag not in ("", note.get("tag")):
+        return False
+    if note.get("submitted") == job.submitted:
         return True
-    return bool(job.restarts > identity.get("restarts", job.restarts))
+    return bool(job.restarts > note.get("restarts", job.restarts))
 
 
 def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
@@ -251,22 +252,6 @@ def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
     """
     jobs = find_jobs(folder, list_user_jobs(patient=True, users=folder.other_users()))
     return [job for job in jobs if job.is_live and job.state != "COMPLETING"]
-
-
-@functools.cache
-def _real_path(path: str) -> str:
-    """Return the path without symbolic links: a folder of runs may have several names."""
-    return os.path.realpath(path)
-
-
-def _find_attempts(folder: Path) -> list[tuple[Path, str]]:
-    """Return the folders of the attempts below a job folder, with the job's id."""
-    attempts = []
-    for path in folder.glob("*.*"):
-        match = _ATTEMPT.fullmatch(path.name)
-        if match:
-            attempts.append((path, match["job_id"]))
-    return attempts
 
 
 def _id_numbers(job_id: str) -> list[int]:

@@ -7,8 +7,8 @@ file, has not changed for a while, and the others then end. The content of the f
 that the supervisors tell each other: how far node 0 is, why a node failed, and, when the run
 stalls, where the ranks of each node are.
 
-The more nodes, the rarer and the more scattered are the accesses: all nodes together cause fewer
-than 200 a second.
+The more nodes, the rarer are the heartbeats: all nodes together cause fewer than 200 file
+operations a second on average.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from launch.worker.json_codec import decode, versioned
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
 _SHORT_INTERVAL = 0.2  # the same before the ranks start, and once this node's ranks have ended
-# Rounds of all nodes together; in each round a node writes its file and reads one.
+# Rounds of all nodes together; in each round a node writes its file and reads those it watches.
 _ROUNDS_PER_SECOND = 30
 _MISSED = 2.5  # intervals between heartbeats after which a silent node counts as lost
 # Seconds until a node's first heartbeat: on many nodes loading Python takes a while.
@@ -140,7 +140,6 @@ class Peers:
         self._terminated_at: float | None = None
         self._step_at = -math.inf
         self._rounds = 0
-        self._turn = 0
         self._last_round = clock()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -315,17 +314,16 @@ class Peers:
             if heartbeat.state == "failed" and heartbeat.failure
         }
 
-    def check(self, turn: int = 0, turns: int = 1) -> LostNode | None:
-        """Check the watched nodes of this `turn`; write this node's heartbeat in the first turn.
+    def check(self) -> LostNode | None:
+        """Write this node's heartbeat and check the watched nodes.
 
         Returns a node that failed or fell silent, None if there is none.
         """
         now = self._clock()
-        if turn == 0:
-            self.write_heartbeat(self._heartbeat)
+        self.write_heartbeat(self._heartbeat)
         failed = None
         silent = None
-        for rank in self._watched[turn::turns]:
+        for rank in self._watched:
             seen = self._observe(rank, now)
             if seen.heartbeat and seen.heartbeat.state != "alive":
                 self._live.discard(rank)
@@ -338,8 +336,7 @@ class Peers:
                     silent = LostNode(rank, failure, True, met_others=bool(self._heartbeats))
             else:
                 self._live.add(rank)
-        if turn == turns - 1:
-            self._rounds += 1
+        self._rounds += 1
         return silent or failed
 
     def _is_silent(self, seen: _Observation, rank: int, now: float) -> bool:
@@ -369,19 +366,6 @@ class Peers:
                 self._observations[rank] = seen
         return seen
 
-    def first_delay(self) -> float:
-        """Return the seconds until the first round.
-
-        Many nodes must not write all at once.
-        """
-        if self._nodes <= _ROUNDS_PER_SECOND:
-            return 0.0
-        return random.uniform(0, heartbeat_interval(self._nodes))
-
-    def wake_delay(self) -> float:
-        """Return the seconds until the next round once this node has something to report."""
-        return self.first_delay() if self._rank else 0.0
-
     def do_round(self) -> float:
         """Write and read once; return the seconds until the next round."""
         now = self._clock()
@@ -394,23 +378,16 @@ class Peers:
         awaits_start = self._rank > 0 and self.progress in ("", "planned")
         is_hurried = self._heartbeat.state != "alive" or awaits_start
         minimum = _SHORT_INTERVAL if is_hurried else _INTERVAL
-        interval = heartbeat_interval(self._nodes, minimum)
-        # Node 0 reads the files a few at a time.
-        turns = max(1, round(interval)) if self._rank == 0 else 1
         with contextlib.suppress(OSError):
-            lost = self.check(self._turn % turns, turns)
+            lost = self.check()
             if lost is not None:
                 self._note_lost(lost)
-        self._turn = (self._turn + 1) % turns
-        return interval / turns * random.uniform(0.75, 1.25)
+        return heartbeat_interval(self._nodes, minimum) * random.uniform(0.75, 1.25)
 
     def _run(self) -> None:
-        self._stop.wait(self.first_delay())
         while not self._stop.is_set():
             if self._wake.wait(self.do_round()):
                 self._wake.clear()
-                self._turn = 0
-                self._stop.wait(self.wake_delay())
 
     def _note_lost(self, lost: LostNode) -> None:
         """Keep the first lost node; a silent node replaces one that failed."""

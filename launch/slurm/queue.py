@@ -1,7 +1,12 @@
-"""Jobs as Slurm reports them: the user's jobs in squeue, and one job in `scontrol show job`."""
+"""Jobs as Slurm reports them: the user's jobs in squeue, and one job in `scontrol show job`.
+
+A job's comment ends in a tag of the folder that its script works in, which squeue shows of pending
+jobs, of the tasks of arrays and after requeues.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -9,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from launch.errors import refusal
@@ -28,8 +34,9 @@ _FIELDS = (
     "SubmitTime",
     "Cluster",
     "UserName",
-    "Command",
+    "Comment",
 )
+_TAG = re.compile(r"\blaunch:[0-9a-f]{12}\b")
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT")
 _STARTED = (
@@ -56,7 +63,7 @@ class QueuedJob:
     restarts: int  # how often Slurm requeued it
     nodes: int
     hosts: str  # in Slurm's notation: n[1-2]
-    command: str  # the path of its script
+    tag: str  # of the folder of its script; "" if its comment has none
     submitted: str = ""  # unix seconds; a requeue renews it
     cluster: str = ""
     user: str = ""
@@ -128,7 +135,7 @@ def list_user_jobs(patient: bool = False, users: Collection[str] = ()) -> list[Q
 
 def _parse_jobs(squeue_output: str) -> Iterator[QueuedJob]:
     for line in squeue_output.splitlines():
-        # The command comes last and may itself contain the separator.
+        # The comment comes last and may itself contain the separator.
         parts = line.rstrip().removesuffix("|").split("|", len(_FIELDS) - 1)
         if len(parts) != len(_FIELDS):
             continue
@@ -149,11 +156,22 @@ def _parse_jobs(squeue_output: str) -> Iterator[QueuedJob]:
             restarts=_parse_count(fields["RestartCnt"]),
             nodes=_parse_count(fields["NumNodes"]),
             hosts=fields["NodeList"],
-            command=fields["Command"],
+            tag=find_tag(fields["Comment"]),
             submitted=fields["SubmitTime"],
             cluster=fields["Cluster"],
             user=fields["UserName"],
         )
+
+
+def folder_tag(folder: Path) -> str:
+    """Return the tag of a job folder, the same under each of the folder's names."""
+    return f"launch:{hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:12]}"
+
+
+def find_tag(comment: str) -> str:
+    """Return the tag in a job's comment; "" if there is none."""
+    tags = _TAG.findall(comment)
+    return tags[-1] if tags else ""
 
 
 def _parse_count(text: str) -> int:
@@ -178,19 +196,13 @@ _PAUSE = 0.7  # seconds between two queries of it
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as `scontrol show job` prints it.
-
-    Node lists are in Slurm's notation, "" if there is none.
-    """
+    """A job as `scontrol show job` prints it."""
 
     number: int  # each task of an array has its own number
     state: str
     restarts: int
     may_requeue: bool
     partition: str
-    requested_nodes: str
-    excluded_nodes: str
-    features: str  # required of the nodes (--constraint)
     reason: str = ""  # why it waits
     time_limit: str = ""  # in Slurm's notation; UNLIMITED
     preempted_at: str = ""  # when its preemption began; None or "" if it is not preempted
@@ -222,9 +234,6 @@ def parse_job_record(output: str) -> JobRecord:
         restarts=int(fields["Restarts"] or 0),
         may_requeue=fields["Requeue"] == "1",
         partition=fields["Partition"],
-        requested_nodes=fields["ReqNodeList"],
-        excluded_nodes=fields["ExcNodeList"],
-        features=fields["Features"],
         reason=fields["Reason"].removeprefix("None"),
         time_limit=fields["TimeLimit"],
         preempted_at=fields["PreemptTime"],

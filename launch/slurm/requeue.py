@@ -3,6 +3,10 @@
 The batch script does it, which has Slurm's commands even if the tasks run in a container. Only if
 its node, the first one, was lost does another node's task run the same function, in requeue.bash.
 
+A file, the mailbox, tells the batch script what to do. An exit code of the tasks cannot: srun's is
+the highest of all tasks, comes only once Slurm has given up the task of a dead node, and names no
+host to exclude.
+
 Slurm (22.05) accepts an exclusion of nodes only for waiting jobs, so the job is requeued first. It
 cannot start in between: it is completing until every node of it has ended or counts as down. If no
 other node fits, that shows only later, when no process is left to undo the exclusion and the job is

@@ -76,6 +76,7 @@ class SubmissionStep:
             self.jobs[0].script,
             name=f"{stages.replace(', ', '-')}-{self.folder.path.name}",
             title=f"{len(self.jobs)} runs of {stages}",
+            folder=str(self.folder.path),
             output=self.folder.log_pattern("%A_%a"),
         )
         paths = [job.folder.script.absolute() for job in self.jobs]

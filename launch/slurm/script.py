@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from launch.config.schema import Device
 from launch.errors import refusal
 from launch.planning.parallel import Width
 from launch.redact import process_redactor
+from launch.slurm.queue import folder_tag
 
 _TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
 REQUEUE = Path(__file__).with_name("requeue.bash")  # also run by a node whose batch script is lost
 _ARRAY_TEMPLATE = Path(__file__).with_name("array.sbatch.j2")
+_COMMENT = re.compile(r"--comment[= ]\s*(?P<text>.*)")
 _GPU_OPTIONS = {
     GpuSpelling.gres: "--gres=gpu:",
     GpuSpelling.gpus_per_node: "--gpus-per-node=",
@@ -138,7 +141,16 @@ def _options(script: BatchScript) -> list[str]:
     if cluster.warn_before:  # the nodes' tasks get the signal; NCCL uses USR1
         options.append(f"--signal=USR2@{cluster.warn_before}")
     requeue = "--requeue" if cluster.requeues else "--no-requeue"
-    options += [f"--output={script.output}", "--open-mode=append", requeue, *cluster.options]
+    options += [f"--output={script.output}", "--open-mode=append", requeue]
+    comment: list[str] = []
+    for option in cluster.options:
+        user_comment = _COMMENT.fullmatch(option)
+        if user_comment:
+            comment = [user_comment["text"]]
+        else:
+            options.append(option)
+    comment.append(folder_tag(Path(script.folder)))
+    options.append(f"--comment={' '.join(comment)}")
     return [_quote_option(option) for option in options]
 
 

@@ -21,7 +21,7 @@ from launch.execution.record.lock import (
 )
 from launch.execution.record.run import command_for
 from launch.slurm.cluster import MIN_WORK, warning_problem
-from launch.slurm.jobs import find_job_ids, find_live_jobs
+from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs, note_jobs
 from launch.slurm.partitions import limit_problems
 from launch.slurm.planned_jobs import PlannedJob, warning_time
 from launch.slurm.queue import QueuedJob, parse_job_record
@@ -38,9 +38,10 @@ from launch.terminal import notify
 from launch.worker.finding import Finding, Fix
 
 _PAUSES = (2.0, 5.0)  # seconds before sbatch is retried
-# What `sbatch --test-only` prints for a job that sbatch accepts, when nodes that it needs are
-# drained or down.
+# What `sbatch --test-only` prints of a job that no nodes fit, even if sbatch accepts it.
 _NO_NODES_NOW = "Requested node configuration is not available"
+# States of nodes that a job may still wait for.
+_ABSENT_NODES = "down,drain,fail,maint,reserved,unknown"
 _SETTLE = 3.0  # seconds until a job shows up whose sbatch got no response
 # The variables that identify the cluster and the user to Slurm's commands; the other SLURM_
 # variables describe an enclosing job.
@@ -64,7 +65,8 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
     nothing is submitted twice. What Slurm then shows of the jobs may still end them.
 
     Raises UserError if a step cannot be submitted, and then none is: already_submitted,
-    run_is_locked, not_writable, warn_before_time, and those of the checks, `check_script` and `submit_all`.
+    run_is_locked, not_writable, warn_before_time, and those of the checks, `check_script` and
+    `submit_all`.
     """
     jobs = [job for step in steps for job in step.jobs]
     if not dry_run:
@@ -88,11 +90,21 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
             allowed = all("sbatch_refused" in job.plan.config.allow for job in step.jobs)
             check_script(step, allowed=allowed)
         ids = submit_all(steps)
+        note_jobs(_job_folders(steps, ids))
         problems = _time_problems(steps, ids)
         if problems:
             _cancel(ids)
             raise UserError(problems)
         return ids
+
+
+def _job_folders(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> dict[str, JobFolder]:
+    """Return the job folder of each submitted job, by its id."""
+    folders = {}
+    for step, job_id in zip(steps, ids, strict=True):
+        for job, task in zip(step.jobs, step.job_ids(job_id), strict=True):
+            folders[task] = job.folder
+    return folders
 
 
 def _time_problems(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> list[Finding]:
@@ -154,12 +166,13 @@ def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def check_script(step: SubmissionStep, *, allowed: bool) -> None:
     """Check with `sbatch --test-only` that Slurm accepts a step's script.
 
-    A refusal that is `allowed`, or that drained or down nodes may explain, is only a warning.
+    A refusal that is `allowed`, or that drained, down or reserved nodes may explain, is only a
+    warning.
     Raises UserError: sbatch_refused, no_slurm, slurm_unresponsive.
     """
     argv = ["sbatch", "--test-only", str(step.folder.script)]
     result = query_slurm(argv, environ=job_environment(os.environ))
-    if result.status and _NO_NODES_NOW in result.message:
+    if result.status and _NO_NODES_NOW in result.message and _may_nodes_return():
         notify(
             "warning: no nodes fit the job now; drained or down ones may have to return: "
             f"{result.message}"
@@ -171,6 +184,14 @@ def check_script(step: SubmissionStep, *, allowed: bool) -> None:
         )
     elif result.status:
         raise UserError(_refused(result, step))
+
+
+def _may_nodes_return() -> bool:
+    """Return whether nodes that a job needs may only be away, as far as Slurm shows."""
+    # By node: a list by partition also has those without such a node.
+    argv = ["sinfo", "--all", "--Node", "--noheader", "--format=%N", f"--states={_ABSENT_NODES}"]
+    output = try_command(argv)
+    return output is None or bool(output.strip())
 
 
 def submit_all(steps: Sequence[SubmissionStep], settle: float = _SETTLE) -> list[str]:
@@ -310,6 +331,11 @@ def _record(step: SubmissionStep, job_id: str) -> None:
 def _refused(result: SlurmResult, step: SubmissionStep) -> Finding:
     keys = f"$ launch plan stage={step.jobs[0].plan.stage} --cfg job"
     cure = Fix.of("change it with cluster.KEY=VALUE; {0} prints the keys", keys)
+    if _NO_NODES_NOW in result.message:
+        cure = Fix.of(
+            "request fewer nodes, gpus, CPUs or less memory; {0} prints what each node has",
+            "$ sinfo --Node --long",
+        )
     where = str(step.folder.script)
     return Finding.error("sbatch_refused", f"Slurm refuses the job: {result.message}", where, cure)
 

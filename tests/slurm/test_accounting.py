@@ -26,9 +26,8 @@ def with_accounts(slurm: Cluster) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("override", "id", "named"),
     [
-        ("cluster.account=physics", "unknown_account", ["physics", "team"]),
-        ("cluster.account=taem", "unknown_account", ["taem", "team"]),
-        ("cluster.qos=big", "unknown_qos", ["big", "normal", "small"]),
+        ("cluster.account=physics", "sbatch_refused", []),
+        ("cluster.qos=big", "sbatch_refused", []),
         ("cluster.partition=closed", "account_not_admitted", ["closed", "physics", "team"]),
     ],
 )
@@ -51,11 +50,6 @@ def test_what_no_account_of_this_user_has_is_refused(
             "QOSMaxNodePerJobLimit",
         ),
         ("long", ["cluster.qos=small", "cluster.time='2:00:00'"], "QOSMaxWallDurationPerJobLimit"),
-        (
-            "closed",
-            ["cluster.partition=closed", "allow=[account_not_admitted]"],
-            "Job's_account_not_permitted_to_use_this_partition_(closed_allows_physics_not_team)",
-        ),
     ],
 )
 def test_a_limit_that_only_slurm_knows_is_reported(

@@ -146,8 +146,11 @@ def test_a_run_that_is_done_ends_its_job_so_whatever_the_other_node_does(
 
 
 def test_who_preempts_a_job_decides_whether_it_starts_again(slurm: Cluster, tmp_path: Path) -> None:
-    """A partition's PreemptMode=CANCEL is an end, also within its grace period."""
-    task = "#!/bin/bash\ntrap 'exit 143' TERM\nwhile true; do sleep 0.2; done\n"
+    """A partition's PreemptMode=CANCEL is an end, also within its grace period; the first node has
+    written its outcome by then.
+    """
+    ends = 'end() { echo "exit 130 5" >"$LAUNCH_MAILBOX"; exit 130; }'
+    task = f"#!/bin/bash\n{ends}\ntrap end TERM\nwhile true; do sleep 0.2; done\n"
     states = {}
     for mode in ("CANCEL", "REQUEUE"):
         slurm.run("scontrol", "update", "PartitionName=low", f"PreemptMode={mode}")

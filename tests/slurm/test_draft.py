@@ -115,7 +115,8 @@ def test_a_draft_of_a_real_slurm(slurm: Cluster, home: Path, tmp_path: Path) -> 
     printed = slurm.launch("cluster", "lab", "--print", cwd=home)
     assert printed.stdout == path.read_text()
     unknown = slurm.launch("cluster", "lab", "--print", "--partition=mian", cwd=home)
-    assert unknown.returncode == 2 and "did you mean 'main'?" in unknown.stderr
+    assert unknown.returncode == 2 and "[unknown_partition]" in unknown.stderr
+    assert "did you mean 'main'?" in unknown.stderr
 
 
 @pytest.mark.parametrize(

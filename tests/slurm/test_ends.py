@@ -83,7 +83,7 @@ ENDS = [
         ("nodes=2", "cluster.options=['--nodelist=n1,n2']"),
     ),
     End(
-        "limited",
+        "timed-out",
         lambda slurm, job: None,
         "job {} reached its time limit (00:01:00)",
         "TIMEOUT",

@@ -10,7 +10,7 @@ import pytest
 from launch.slurm.accounting import find_ended_jobs, parse_ended_jobs
 from launch.slurm.job_status import add_accounting, list_job_statuses
 from launch.slurm.jobs import JobFolder
-from launch.slurm.queue import QueuedJob
+from launch.slurm.queue import QueuedJob, folder_tag
 
 # as Slurm 22.05 prints it
 PRINTED = """12|FAILED|7:0|1763740900|None
@@ -83,8 +83,8 @@ def test_without_accounting_the_folder_has_what_was_last_known(
 ) -> None:
     sacct(tmp_path, monkeypatch, does)
     assert find_ended_jobs(["12"]) is None
-    script = str(JobFolder.of(runs, "sft", "run-12").script)
-    waiting = QueuedJob("12", "PENDING", "Priority", None, 0.0, 0, 1, "", script)
+    tag = folder_tag(JobFolder.of(runs, "sft", "run-12").path)
+    waiting = QueuedJob("12", "PENDING", "Priority", None, 0.0, 0, 1, "", tag)
     [seen, *_] = list_job_statuses(runs, [waiting])
     assert seen.state == "pending"
     first, second, _ = add_accounting(list_job_statuses(runs, []), runs)
@@ -104,6 +104,6 @@ def test_without_accounting_the_folder_has_what_was_last_known(
     ],
 )
 def test_what_a_job_waits_for(runs: Path, state: str, reason: str, shown: str) -> None:
-    script = str(JobFolder.of(runs, "sft", "run-12").script)
-    job = QueuedJob("12", state, reason, None, 0.0, 0, 1, "", script)
+    tag = folder_tag(JobFolder.of(runs, "sft", "run-12").path)
+    job = QueuedJob("12", state, reason, None, 0.0, 0, 1, "", tag)
     assert list_job_statuses(runs, [job])[0].state == shown

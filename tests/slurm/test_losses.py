@@ -43,10 +43,16 @@ def trainer() -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
 
-def same_losses(slurm: Cluster, home: Path, run: Path, steps: int, overrides: list[str]) -> None:
-    """The finished run's losses are those of a run that nothing interrupts."""
+def train_beside(slurm: Cluster, home: Path, run: Path, nodes: str, overrides: list[str]) -> str:
+    """Start the run that nothing interrupts, meanwhile and on other nodes; return its job."""
+    options = f"cluster.options=['--nodelist={nodes}']"
+    [job] = slurm.submit(*overrides, f"name={run.name}-uninterrupted", options, cwd=home)
+    return job
+
+
+def same_losses(slurm: Cluster, home: Path, run: Path, steps: int, whole: str) -> None:
+    """The finished run's losses are those of the run, job `whole`, that nothing interrupts."""
     name = f"{run.name}-uninterrupted"
-    [whole] = slurm.submit(*overrides, f"name={name}", cwd=home)
     assert slurm.wait(whole, 240) == "COMPLETED", log(home, name)
     assert len(attempts(run.with_name(name))) == 1
     assert losses(run) == losses(run.with_name(name)) and list(losses(run)) == [
@@ -71,6 +77,7 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(
     both += ["cluster.heartbeat=8", "cluster.warn_before=30"]
     overrides = [*both, "name=survives"]
     [job] = slurm.submit(*overrides, cwd=home, HF_TOKEN=TOKEN)
+    whole = train_beside(slurm, home, run, "n3,n4", both)
     until(lambda: last_logged_step(run) >= 4, 240)
     nodes = slurm.hosts(job)
     slurm.run("scancel", "--signal=USR2", job)  # as Slurm does ahead of the time limit
@@ -103,7 +110,7 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(
         slurm.start_node(nodes[1])
     second = int(attempts(run)[2]["resumed_from"].removeprefix("checkpoint-"))
     assert first <= second < steps and len(attempts(run)) == 3
-    same_losses(slurm, home, run, steps, both)
+    same_losses(slurm, home, run, steps, whole)
     folder = JobFolder.of(home / "runs", "demo", "survives")
     [last] = folder.attempts(job, 2)
     assert nodes[1] not in json.loads((last / "start.json").read_text())["host"]
@@ -128,12 +135,11 @@ def test_the_losses_after_what_the_scheduler_and_a_gpu_do(slurm: Cluster, home: 
         "trainer=trl_sft",
         f"recipe.max_steps={steps}",
         "recipe.checkpoint_steps=2",
-    ]
-    one += [
         "cluster.partition=low",
-        f"cluster.env={{PYTHONPATH: '{sites}:{environment()['PYTHONPATH']}'}}",
     ]
-    [job] = slurm.submit(*one, "name=often", cwd=home)
+    with_fault = f"cluster.env={{PYTHONPATH: '{sites}:{environment()['PYTHONPATH']}'}}"
+    [job] = slurm.submit(*one, with_fault, "name=often", cwd=home)
+    whole = train_beside(slurm, home, run, "n4", one)
     urgent: list[str] = []
 
     def preempt(node: str) -> None:
@@ -145,6 +151,7 @@ def test_the_losses_after_what_the_scheduler_and_a_gpu_do(slurm: Cluster, home: 
             "--output=/dev/null",
         ]
         urgent.append(slurm.run("sbatch", *words))
+        until(lambda: cause(run) == f"job {job} was preempted", 60)
 
     def interrupted(number: int, bring_about: Callable[[str], object], message: str) -> None:
         """Interrupt the run's start of that number two steps or more after the last one's end; it
@@ -165,4 +172,4 @@ def test_the_losses_after_what_the_scheduler_and_a_gpu_do(slurm: Cluster, home: 
     assert slurm.fields(job)["ExcNodeList"] not in ("(null)", *slurm.hosts(job))
     assert slurm.wait(job, 240) == "COMPLETED", log(home, "often")
     assert len(attempts(run)) == 5
-    same_losses(slurm, home, run, steps, one)
+    same_losses(slurm, home, run, steps, whole)

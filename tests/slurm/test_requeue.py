@@ -73,7 +73,6 @@ def test_what_slurm_shows_of_a_job() -> None:
         True,
         "main",
     )
-    assert (record.requested_nodes, record.excluded_nodes) == ("", "n[3-4]")
     assert is_this_attempt(record, replace(ALLOCATION, restarts=2))
     # it has been started elsewhere meanwhile, or waits for that: not this node's any more
     assert not is_this_attempt(record, replace(ALLOCATION, restarts=1))
@@ -119,6 +118,9 @@ def test_a_task_of_an_array_is_requeued_and_cancelled_alone(
     def record(task: int) -> JobRecord:
         return parse_job_record(slurm.run("scontrol", "--oneliner", "show", "job", tasks[task]))
 
+    def excluded(task: int) -> str:
+        return slurm.fields(tasks[task])["ExcNodeList"]
+
     def states() -> list[str]:
         return [record(task).state for task in range(3)]
 
@@ -130,7 +132,7 @@ def test_a_task_of_an_array_is_requeued_and_cancelled_alone(
     again, messages = requeued(place(2), script, lost="n1")
     assert again and "it starts without n1" in messages[0], messages
     until(lambda: states() == ["RUNNING", "RUNNING", "PENDING"], 30)
-    assert [record(task).excluded_nodes for task in range(3)] == ["", "", "n1"]
+    assert [excluded(task) for task in range(3)] == ["(null)", "(null)", "n1"]
     cancel_job(place(1))
     until(lambda: states() == ["RUNNING", "CANCELLED", "PENDING"], 30)
 
@@ -143,7 +145,7 @@ def test_a_task_of_an_array_is_requeued_and_cancelled_alone(
         assert again and "node configuration is not available" in messages[0], messages
         assert "n1 is not excluded" in messages[0], messages
         until(lambda: record(0).state == "PENDING", 30)
-        assert record(0).excluded_nodes == "" and record(0).features == "only"
+        assert excluded(0) == "(null)"
     finally:
         slurm.run("scancel", array, by_hand)
         slurm.run("scontrol", "update", "NodeName=n1", "AvailableFeatures=", "ActiveFeatures=")

@@ -28,9 +28,9 @@ from launch.slurm.jobs import (
     find_job_folders,
     find_job_ids,
     find_jobs,
-    write_job_identity,
+    note_jobs,
 )
-from launch.slurm.queue import QueuedJob, list_user_jobs
+from launch.slurm.queue import QueuedJob, find_tag, folder_tag, list_user_jobs
 from launch.slurm.slurm_cli import parse_duration, query_slurm
 from tests.execution.record.records import write_run
 from tests.messages import values_of
@@ -54,9 +54,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def queue(runs: Path, *jobs: QueuedJob) -> list[QueuedJob]:
-    """The jobs with the script of the run that waits in place of OWN."""
-    own = str(JobFolder.of(runs, "sft", "waits").script.absolute())
-    return [replace(job, command=job.command.replace("OWN", own)) for job in jobs]
+    """The jobs with the tag of the run that waits in place of OWN."""
+    own = folder_tag(JobFolder.of(runs, "sft", "waits").path)
+    return [replace(job, tag=job.tag.replace("OWN", own)) for job in jobs]
 
 
 def state(runs: Path, *jobs: QueuedJob) -> str:
@@ -98,14 +98,15 @@ def test_a_run_that_has_not_begun(runs: Path) -> None:
     assert state(runs, replace(RUNNING, state="FAILED")) == state(runs) == "ended"
     assert read_job_status(runs / "sft" / "waits", runs, None).state == "submitted"
     # of another run, and of another cluster that counts from 1 as well
-    assert state(runs, replace(PENDING, job_id="13", command="elsewhere")) == "ended"
-    assert state(runs, replace(PENDING, command="elsewhere")) == "ended"
+    assert state(runs, replace(PENDING, job_id="13", tag="elsewhere")) == "ended"
+    assert state(runs, replace(PENDING, tag="elsewhere")) == "ended"
+    assert state(runs, replace(PENDING, tag="", submitted="1763740800")) == "ended"
 
 
-def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> None:
+def test_a_job_that_was_submitted_by_hand_is_known_by_its_comment(runs: Path) -> None:
     assert [job_status.run.name for job_status in list_job_statuses(runs, [])] == ["sft/waits"]
     folder = JobFolder.of(runs, "sft", "rendered")
-    by_hand = replace(PENDING, job_id="20_3", command=str(folder.script))
+    by_hand = replace(PENDING, job_id="20_3", tag=folder_tag(folder.path))
     assert [job_status.job_id for job_status in list_job_statuses(runs, [by_hand])] == [
         "20_3",
         "12",
@@ -117,35 +118,57 @@ def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> 
 
 def line_of(job: QueuedJob) -> str:
     """What squeue prints of a job that runs."""
-    last = f"{job.submitted}|{job.cluster}|me|{job.command}|"
+    last = f"{job.submitted}|{job.cluster}|me|{job.tag}|"
     return f"{job.job_id}|RUNNING|None|1:00|1:00|{job.restarts}|1|n1|N/A|{last}"
 
 
-def test_a_job_whose_script_lies_elsewhere_is_known_once_it_has_begun_and_not_by_its_id_alone(
+def test_a_job_without_the_comment_is_known_once_it_is_noted_and_not_by_its_id_alone(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """From another script, or on a cluster that changes or empties comments."""
     folder = JobFolder.of(runs, "sft", "rendered")
-    own = replace(
-        RUNNING, job_id="21", command="/clone/sft.sbatch", submitted="1763740800", cluster="alpha"
-    )
+    own = replace(RUNNING, job_id="21", tag="", submitted="1763740800", cluster="alpha")
     squeue(
         tmp_path, monkeypatch, f"echo '{line_of(own)}'; echo '{line_of(replace(own, job_id='22'))}'"
     )
-    attempt = folder.attempt("21", 0, "1763740805")
-    attempt.mkdir()
     assert find_jobs(folder, [own]) == []
-    write_job_identity(attempt, "21")
+    note_jobs({"21": folder})
     later = replace(own, submitted="1763749999")
     assert find_jobs(folder, [own]) == [own]
     # requeued, which renews the time of submission
     assert find_jobs(folder, [again := replace(later, state="PENDING", restarts=1)]) == [again]
-    # the id, used again: on this cluster, set up anew; on another one; by a job of another script
+    # the id, used again: on this cluster, set up anew; on another one; by a job of another run
     for other in (
         later,
         replace(own, cluster="beta"),
-        replace(later, restarts=1, command="/elsewhere/sleep.sbatch"),
+        replace(later, restarts=1, tag=folder_tag(JobFolder.of(runs, "sft", "waits").path)),
     ):
         assert find_jobs(folder, [other]) == []
+
+
+def test_a_comment_that_is_emptied_later_does_not_lose_the_job(runs: Path) -> None:
+    folder = JobFolder.of(runs, "sft", "waits")
+    tagged = replace(PENDING, tag=folder_tag(folder.path), submitted="1763740800")
+    assert read_job_status(runs / "sft" / "waits", runs, [tagged]).state == "pending"
+    emptied = replace(tagged, tag="")
+    assert read_job_status(runs / "sft" / "waits", runs, [emptied]).state == "pending"
+    again = replace(emptied, restarts=1, submitted="1763740900")
+    assert read_job_status(runs / "sft" / "waits", runs, [again]).state == "requeued"
+
+
+@pytest.mark.parametrize(
+    ("comment", "tag"),
+    [
+        ("launch:0123456789ab", "launch:0123456789ab"),
+        ("mine | of x launch:0123456789ab", "launch:0123456789ab"),
+        ("launch:0123456789ab; added by a plugin", "launch:0123456789ab"),
+        ("prelaunch:0123456789ab", ""),
+        ("launch:0123456789abc", ""),
+        ("(null)", ""),
+    ],
+)
+def test_the_tag_in_a_comment(comment: str, tag: str) -> None:
+    assert find_tag(comment) == tag
 
 
 def test_without_an_answer_no_job_is_taken_for_the_one_that_began(
@@ -153,10 +176,9 @@ def test_without_an_answer_no_job_is_taken_for_the_one_that_began(
 ) -> None:
     folder = JobFolder.of(runs, "sft", "rendered")
     squeue(tmp_path, monkeypatch, "exit 1")
-    write_job_identity(folder.attempt("21", 0, ""), "21")
-    (folder.path / "22.0").mkdir()
-    (folder.path / "22.0" / "job.json").write_text('{"job_id": "22"', encoding="utf-8")  # cut short
-    jobs = [replace(RUNNING, job_id=job_id, command="/clone/sft.sbatch") for job_id in ("21", "22")]
+    note_jobs({"21": folder})
+    (folder.path / "job-22.json").write_text('{"job_id": "22"', encoding="utf-8")  # cut short
+    jobs = [replace(RUNNING, job_id=job_id, tag="") for job_id in ("21", "22")]
     assert find_jobs(folder, jobs) == []
 
 
@@ -177,8 +199,8 @@ def test_what_a_job_of_the_same_id_left_is_not_in_the_folder_of_this_one(runs: P
 
 def test_a_folder_of_runs_may_have_two_names(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(runs)
-    linked = replace(PENDING, command=str(tmp_path / "link/.jobs/sft/waits/job.sbatch"))
-    assert state(runs, linked) == "pending"
+    linked = folder_tag(tmp_path / "link/.jobs/sft/waits")
+    assert state(runs, replace(PENDING, tag=linked)) == "pending"
     [job_status] = list_job_statuses(tmp_path / "link", queue(runs, PENDING))
     assert job_status.state == "pending"
 
@@ -187,7 +209,7 @@ def test_a_job_that_only_tokenises_never_has_a_run_folder(runs: Path) -> None:
     folder = JobFolder.of(runs, "sft", "waits.tokenize")
     folder.write_script("#!/bin/bash\n")
     folder.log("14").write_text("tokenised\n", encoding="utf-8")
-    job = replace(RUNNING, job_id="14", command=str(folder.script))
+    job = replace(RUNNING, job_id="14", tag=folder_tag(folder.path))
     assert read_job_status(runs / "sft/waits.tokenize", runs, [job]).state == "running"
     ended = read_job_status(runs / "sft/waits.tokenize", runs, [replace(job, state="COMPLETED")])
     assert (ended.state, ended.cause) == ("ended", None)
@@ -202,9 +224,8 @@ def test_a_task_of_an_array_is_known_by_its_id_and_the_array(runs: Path) -> None
     folder.record_submission("30_1", Path("/a/array.sbatch"))
     with (folder.path / "jobs.jsonl").open("a") as file:
         file.write('{"job_id": "31')  # cut short
-    tasks = [
-        replace(PENDING, job_id=f"30_{index}", command="/a/array.sbatch") for index in range(3)
-    ]
+    tag = folder_tag(Path("/a"))
+    tasks = [replace(PENDING, job_id=f"30_{index}", tag=tag) for index in range(3)]
     assert [job.job_id for job in find_jobs(folder, tasks)] == ["30_1"]
 
 
@@ -335,10 +356,11 @@ def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> Path:
 def test_slurm_is_asked_once_for_all(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    JobFolder.of(runs, "sft", "rendered").record_submission("13_1", Path("/a | b"))
-    own = JobFolder.of(runs, "sft", "waits").script.absolute()
+    JobFolder.of(runs, "sft", "rendered").record_submission("13_1", Path("/a/b"))
+    own = folder_tag(JobFolder.of(runs, "sft", "waits").path)
+    array = folder_tag(Path("/a"))
     lines = f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|me|{own}|\\n"
-    lines += "13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|1763740800|lab|me|/a | b|"
+    lines += f"13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|1763740800|lab|me|a | b {array}|"
     calls = squeue(tmp_path, monkeypatch, f"printf '{lines}'")
     assert status(["--json"]) == 0
     second, first = json.loads(capsys.readouterr().out)
@@ -462,7 +484,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     squeue(tmp_path, monkeypatch, 'read line <"$QUEUE"; echo "$line"')
     listed = tmp_path / "queue"
     monkeypatch.setenv("QUEUE", str(listed))
-    own = JobFolder.of(runs, "sft", "waits").script.absolute()
+    own = folder_tag(JobFolder.of(runs, "sft", "waits").path)
     listed.write_text(
         f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|me|{own}|\n", encoding="utf-8"
     )

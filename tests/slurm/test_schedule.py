@@ -24,7 +24,7 @@ from launch.slurm.planned_jobs import (
     plan_run_job,
     plan_tokenize_job,
 )
-from launch.slurm.queue import QueuedJob, parse_job_record
+from launch.slurm.queue import QueuedJob, folder_tag, parse_job_record
 from launch.slurm.schedule import (
     SubmissionStep,
     TokenizeFirst,
@@ -295,7 +295,10 @@ def test_the_script_of_an_array(
     assert done.stdout == "2 14 12_2\n"
     golden(
         "sbatch-array",
-        text.replace(str(tmp_path), "/my runs").replace(step.folder.path.name, "ID").splitlines(),
+        text.replace(str(tmp_path), "/my runs")
+        .replace(folder_tag(step.folder.path), "launch:TAG")
+        .replace(step.folder.path.name, "ID")
+        .splitlines(),
     )
 
 
@@ -389,21 +392,16 @@ def test_a_task_of_an_array_knows_its_id() -> None:
 
 
 def test_a_task_of_an_array_is_a_job_of_its_run(tmp_path: Path) -> None:
-    folder, array = JobFolder(tmp_path / "run"), str(tmp_path / "array.sbatch")
+    folder = JobFolder(tmp_path / "run")
     folder.write_script("")
     folder.record_submission("9")
-    folder.record_submission("12_1", tmp_path / "array.sbatch")
+    folder.record_submission("12_1", tmp_path / "array" / "array.sbatch")
+    array, own, another = (folder_tag(tmp_path / name) for name in ("array", "run", "another"))
     job = QueuedJob("12_0", "RUNNING", "None", None, 0.0, 0, 1, "n1", array)
-    queue = [
-        job,
-        replace(job, job_id="12_1"),
-        replace(job, job_id="13", command=str(folder.script)),
-    ]
-    queue += [replace(job, job_id="12_1", command="/another/array.sbatch")]
-    assert [(found.job_id, found.command) for found in find_jobs(folder, queue)] == [
-        ("12_1", array),
-        ("13", str(folder.script)),
-    ]
+    queue = [job, replace(job, job_id="12_1"), replace(job, job_id="13", tag=own)]
+    queue += [replace(job, job_id="12_1", tag=another)]
+    found = [(job.job_id, job.tag) for job in find_jobs(folder, queue)]
+    assert found == [("12_1", array), ("13", own)]
 
 
 def test_a_job_inherits_nothing_of_the_job_around_it() -> None:

@@ -27,6 +27,7 @@ from launch.slurm.cluster import (
     unshared_folders,
 )
 from launch.slurm.planned_jobs import job_problems, node_overrides, plan_run_job
+from launch.slurm.queue import folder_tag
 from launch.slurm.script import BatchScript, render_array_sbatch, render_sbatch
 from tests.conftest import Launch, composed, fixed_machine, planned
 from tests.messages import names
@@ -189,6 +190,20 @@ def test_srun_takes_the_cpus_that_the_job_has(environ: dict[str, str], options: 
     assert [word for word in arguments if word.startswith("--cpus") or not word] == options
 
 
+@pytest.mark.parametrize(
+    ("options", "comment"),
+    [
+        ([], f"--comment={folder_tag(Path('/jobs'))}"),
+        (["--comment=Tulu 3"], f'--comment="Tulu 3 {folder_tag(Path("/jobs"))}"'),
+        (["--comment Tulu", "--nice"], f'--comment="Tulu {folder_tag(Path("/jobs"))}"'),
+    ],
+)
+def test_the_tag_follows_the_users_own_comment(options: list[str], comment: str) -> None:
+    text = script("stage=demo", "trainer=trl_sft", f"cluster.options={options}")
+    lines = [line for line in text.splitlines() if "comment" in line]
+    assert lines == [f"#SBATCH {comment}"]
+
+
 def test_a_servers_gpus_are_reserved_beside_the_ranks() -> None:
     stage = ("stage=rlvr", "gpus=4", "recipe.global_batch_size=768")
     server = ("recipe.generation=vllm_server", "recipe.server_gpus=2")
@@ -234,6 +249,14 @@ def test_a_value_that_cannot_be(word: str, id: str) -> None:
     [problem] = cluster_problems(stage.config.cluster, stage.origins)
     assert problem.id == id
     assert problem.where is not None and problem.where.startswith("override cluster.")
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\tb", "a\x1b[0m"])
+def test_a_variable_is_one_printable_line(value: str) -> None:
+    stage = composed("stage=demo", "cluster.env={X: a}")
+    cluster = replace(stage.config.cluster, env={"X": value})
+    [problem] = cluster_problems(cluster, stage.origins)
+    assert problem.id == "bad_cluster_value" and names(problem.message, "cluster.env.X")
 
 
 def test_no_script_holds_a_secret_whatever_brings_it() -> None:

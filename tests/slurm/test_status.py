@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from launch.files import write_json
 from launch.slurm.jobs import JobFolder
+from launch.slurm.queue import folder_tag
 from tests.slurm.cluster import Cluster, stand_in, until
 
 pytestmark = pytest.mark.slow
@@ -30,8 +32,8 @@ def stand_in_overrides(home: Path, name: str) -> list[str]:
     ]
 
 
-def states(slurm: Cluster, home: Path) -> dict[str, dict[str, Any]]:
-    done = slurm.launch("status", "--json", cwd=home)
+def states(slurm: Cluster, home: Path, **more: str) -> dict[str, dict[str, Any]]:
+    done = slurm.launch("status", "--json", cwd=home, **more)
     assert done.returncode == 0, done.stderr
     return {run["run"]: run for run in json.loads(done.stdout)}
 
@@ -39,7 +41,13 @@ def states(slurm: Cluster, home: Path) -> dict[str, dict[str, Any]]:
 def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
     options = "cluster.options=['--begin=now+1hour','--time=30']"
     [job] = slurm.submit(*stand_in_overrides(home, "waits"), "nodes=2", options, cwd=home)
-    [never] = slurm.submit(*stand_in_overrides(home, "never"), options, cwd=home)
+    commented = options.replace("'--time=30'", "'--time=30','--comment=my own | thing'")
+    [never] = slurm.submit(*stand_in_overrides(home, "never"), commented, cwd=home)
+    tag = folder_tag(JobFolder.of(home / "runs", "demo", "never").path)
+    shown = slurm.run("squeue", "--noheader", f"--jobs={never}", "--Format=Comment:|")
+    assert shown == f"my own | thing {tag}|"
+    # as a plugin of the cluster may do
+    slurm.run("scontrol", "update", f"JobId={never}", "Comment=another")
     runs = states(slurm, home)
     assert (runs["demo/waits"]["state"], runs["demo/waits"]["job"]["reason"]) == (
         "pending",
@@ -71,12 +79,12 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
             == f"demo/waits has not started: job {job}, pending (BeginTime)\n"
         )
         slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-        until(lambda: states(slurm, home)["demo/waits"]["state"] == "running", 90)
-        running = states(slurm, home)["demo/waits"]
-        assert running["pid"] and running["job"]["hosts"].startswith("n[")
-        assert 0 < running["job"]["seconds_left"] <= 1800
         rank = home / "runs" / "demo" / "waits" / "nodes" / "1" / "logs" / "launcher.log"
-        until(lambda: rank.is_file() and "hello" in rank.read_text(), 60)
+        until(lambda: rank.is_file() and "hello" in rank.read_text(), 90)
+        running = states(slurm, home)["demo/waits"]
+        assert running["state"] == "running" and running["pid"], running
+        assert running["job"]["hosts"].startswith("n[")
+        assert 0 < running["job"]["seconds_left"] <= 1800
 
         slurm.run("scontrol", "requeue", job)
         until(lambda: states(slurm, home)["demo/waits"]["state"] == "requeued", 60)
@@ -91,6 +99,17 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
         follower.kill()
     assert states(slurm, home)["demo/waits"]["state"] == "stopped"
     assert slurm.run("squeue", "-h", "-j", job) == ""
+
+    # once squeue has forgotten the job that never started
+    forgetful = home / "forgetful"
+    forgetful.mkdir()
+    (forgetful / "squeue").write_text("#!/bin/sh\n")
+    (forgetful / "squeue").chmod(0o755)
+    path = f"{forgetful}:{slurm.environ['PATH']}"
+    known = f"Slurm no longer knows job {never}: it was last seen "
+    if slurm.keeps_accounts:
+        known = f"job {never}, cancelled by user {os.geteuid()}"
+    until(lambda: states(slurm, home, PATH=path)["demo/never"]["cause"].startswith(known), 30)
 
 
 def test_what_does_not_run_is_not_stopped(slurm: Cluster, home: Path) -> None:
@@ -121,21 +140,13 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
         folder.write_script("#!/bin/bash\n")
         if kind == "array":
             folder.record_submission(number, commands[number])
-        elif kind == "identity":
-            seen = {
-                "cluster": "lab",
-                "command": str(commands[number]),
-                "submitted": "1",
-                "restarts": -1,
-            }
-            folder.attempt(number, 0, "").mkdir()
-            write_json(folder.attempt(number, 0, "") / "job.json", {"job_id": number, **seen})
         else:
-            folder.script.unlink()
-            folder.script.symlink_to(commands[number])
+            tag = folder_tag(commands[number].parent)
+            seen = {"cluster": "lab", "tag": tag, "submitted": "1", "restarts": -1}
+            write_json(folder.path / f"job-{number}.json", {"job_id": number, **seen})
 
-    for number in (own, other):
-        for kind in ("array", "identity", "link"):
+    for number, kinds in ((own, ("array", "note")), (other, ("note",))):
+        for kind in kinds:
             forge(f"{kind}-{number}", number, kind)
             refused = slurm.launch("stop", f"{kind}-{number}", cwd=home)
             assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, (

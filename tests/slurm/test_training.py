@@ -64,7 +64,7 @@ def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path
     # the model is there now, and the same line is the same runs
     again = slurm.launch("submit", *overrides, "cluster.cpus_per_rank=1", cwd=home)
     assert again.returncode == 2 and "[already_submitted]" in again.stderr, again.stderr
-    assert f"job {second}, pending" in again.stderr, again.stderr
+    assert f"job {second}, held (JobHeldAdmin)" in again.stderr, again.stderr
     slurm.run("scontrol", "release", second)
     assert slurm.wait(second, 240) == "COMPLETED", (
         logs / "demo_dpo" / "two" / f"job-{second}.log"

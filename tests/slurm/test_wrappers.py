@@ -54,9 +54,10 @@ def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
     stopped = slurm.launch("stop", "2nodes", cwd=clone)
     assert stopped.stdout.startswith(f"cancelled job {job}, running on n["), stopped.stderr
     assert slurm.state(job) == "CANCELLED"
-    [attempt] = JobFolder.of(clone / "runs", "demo", "2nodes").attempts(job, 0)
+    folder = JobFolder.of(clone / "runs", "demo", "2nodes")
+    [attempt] = folder.attempts(job, 0)
     assert re.fullmatch(rf"{job}\.0-\d+", attempt.name) and (attempt / "start.json").is_file()
-    proof = json.loads((attempt / "job.json").read_text())
+    proof = folder.read_note(job)
     assert (
         proof["cluster"] == "lab"
         and 0 <= int(attempt.name.partition("-")[2]) - int(proof["submitted"]) < 60

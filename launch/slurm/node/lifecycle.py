@@ -27,7 +27,7 @@ from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_log import JobLog
-from launch.slurm.jobs import JobFolder, write_job_identity
+from launch.slurm.jobs import JobFolder, note_jobs
 from launch.slurm.node.gpu_check import check_gpus
 from launch.slurm.node.ranks import is_listening, read_start_record, run_first_node, run_other_node
 from launch.slurm.node.recovery import choose_end_delay, recover
@@ -127,7 +127,7 @@ def _run(
     peers.start()
     try:
         if allocation.node_rank == 0:
-            write_job_identity(attempt, allocation.job_id)
+            note_jobs({allocation.job_id: folder})
         task = plan_task(peers)
         peers.report_progress("planned")
         _check_task(task.plan, allocation, signals)
