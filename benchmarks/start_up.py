@@ -1,7 +1,7 @@
 """Compare the wall time of `launch plan` and `launch lint` with `accelerate launch --help`, in one
 run on one machine.
 
-    python benchmarks/start_up.py [--repeats 7] [--all] [--out benchmarks/start_up.json]
+    python benchmarks/start_up.py [--repeats 5] [--all] [--out benchmarks/start_up.json]
 
 Every command runs once to warm the file cache and to compile, then the commands take turns. Their
 fastest times are compared: other load on the machine can only make a command slower. Exits with 1
@@ -91,7 +91,7 @@ def _versions() -> dict[str, str]:
 def main() -> int:
     """Measure, print a table, write JSON if requested."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--all", action="store_true", help="measure trl, torchrun and deepspeed, too"
     )
