@@ -126,6 +126,8 @@ def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
     )
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(2400)
 def test_the_recipe_in_miniature_teaches(home: Path) -> None:
     """Three stages as one command, the last with fewer steps; `eval` shows the gain of each, and
     answers that end.

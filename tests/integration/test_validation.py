@@ -357,7 +357,7 @@ def test_each_validation_set_has_a_curve_of_its_own(tiny: TinyStage, tmp_path: P
     words[3] = "data.mix=[{name: ./sums.jsonl}, {name: ./other_sums.jsonl}]"
     sets = "[{name: ./sums.jsonl, share: 0.25}, {name: ./other_sums.jsonl, share: 0.125}]"
     words += [f"data.validation={sets}", "recipe.eval_steps=2", "recipe.checkpoint_steps=2"]
-    words += ["recipe.early_stop=5", "recipe.max_steps=4", "name=sets"]
+    words += ["recipe.early_stop=5", "recipe.max_steps=4", "recipe.chat_template=tulu", "name=sets"]
     done = launch_in(tmp_path, "run", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "runs" / "demo" / "sets"
@@ -389,7 +389,8 @@ def test_each_validation_set_has_a_curve_of_its_own(tiny: TinyStage, tmp_path: P
 def test_streamed_rows_are_trained_on_and_the_held_out_ones_evaluated(
     tiny: TinyStage, tmp_path: Path
 ) -> None:
-    words = [*stage_words("demo", "trl_sft", tiny), "flags.dataset_streaming=true", "name=stream"]
+    words = stage_words("demo", "trl_sft", tiny)
+    words += ["flags.dataset_streaming=true", "recipe.chat_template=tulu", "name=stream"]
     done = launch_in(tmp_path, "run", *words, "recipe.max_steps=3", "data.validation=0.25")
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "runs" / "demo" / "stream"
