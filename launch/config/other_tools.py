@@ -284,7 +284,9 @@ def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
     def place(match: re.Match[str]) -> str:
         command = _COMMANDS[match[1]]
         if names:
-            command = re.sub(r"\bRUN\b", names[0], command).replace("stage=NAME", f"stage={names[0]}")
+            command = re.sub(r"\bRUN\b", names[0], command).replace(
+                "stage=NAME", f"stage={names[0]}"
+            )
         if repository:
             command = command.replace("OWNER/NAME", repository)
         for name, value in options.items():

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from launch.config.line import (
     MULTIRUN,
-    SHOWING_OPTIONS,
     NAME_AFTER_FILE,
+    SHOWING_OPTIONS,
     VALUE_OPTIONS,
     CommandLine,
     is_bare_word,
@@ -58,7 +58,7 @@ def check_overrides(line: CommandLine) -> None:
         if key in values:
             problems.append(_repeated_key(key, values[key] + value))
         values[key] = value
-        problem = _override_problem(line, override, previous)
+        problem = _name_behind_file(key, value) or _override_problem(line, override, previous)
         if problem is not None:
             problems.append(problem)
         previous = override
@@ -98,11 +98,6 @@ def _override_problem(line: CommandLine, override: str, previous: str) -> Findin
             cure = Fix("add sweep=true and write stage=A,B to run each")
         message = f"{key}={value} must be the name of a file of configs/tulu"
         return Finding.error("bad_value", message, None, cure or "set its name")
-    behind = NAME_AFTER_FILE.fullmatch(value) if key in ("data", "data.mix") else None
-    if behind is not None and Path(behind[1]).is_file() and not Path(value).exists():
-        message = f"there is no file {value}; the form of rows is recognised by their columns"
-        cure = Fix.of("set {0}", f"{key}={behind[1]}")
-        return Finding.error("bad_value", message, f"override {key}", cure)
     overlays = group_options("tuned") if key == "tuned" else []
     if key == "tuned" and not line.sweeps and value.strip("'\"") not in overlays:
         message = f"there is no overlay '{value}' in {config_roots()[0] / 'tuned'}"
@@ -117,6 +112,16 @@ def _override_problem(line: CommandLine, override: str, previous: str) -> Findin
         cure = named or _one_value(key, value)
         return Finding.error("several_values", message, f"override {key}", cure)
     return None
+
+
+def _name_behind_file(key: str, value: str) -> Finding | None:
+    """Return the problem of `data=rows.jsonl:alpaca`, as axolotl has it, where rows.jsonl is a file."""
+    behind = NAME_AFTER_FILE.fullmatch(value) if key in ("data", "data.mix") else None
+    if behind is None or not Path(behind[1]).is_file() or Path(value).exists():
+        return None
+    message = f"there is no file {value}: the form of rows is recognised by their columns"
+    cure = Fix.of("set {0}", f"{key}={behind[1]}")
+    return Finding.error("bad_value", message, f"override {key}", cure)
 
 
 def _explain_bare_word(word: str, previous: str) -> Fix | None:

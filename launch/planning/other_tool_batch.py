@@ -86,4 +86,6 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
 
 def _recipe_of_stage(t: Translation) -> RecipeConfig:
     """Return the recipe that the chosen stage has without the line."""
-    return compose_once(CommandLine("plan", False, (f"stage={t.overrides['stage']}",))).config.recipe
+    return compose_once(
+        CommandLine("plan", False, (f"stage={t.overrides['stage']}",))
+    ).config.recipe

@@ -72,7 +72,9 @@ def find_rows(t: Translation) -> None:
     """
     sets = t.settings.get("datasets")
     first = sets[0] if isinstance(sets, list) and sets else None
-    named = t.settings.get("dataset_name") or (first.get("path") if isinstance(first, dict) else None)
+    named = t.settings.get("dataset_name") or (
+        first.get("path") if isinstance(first, dict) else None
+    )
     if not isinstance(named, str):
         return
     path = Path(named).expanduser()

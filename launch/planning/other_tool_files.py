@@ -19,8 +19,8 @@ from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
 from launch.config.schema import Kind
 from launch.planning.other_tool_batch import translate_batch
-from launch.planning.other_tool_defaults import default_of, names_without_counterpart
 from launch.planning.other_tool_data import find_rows, translate_data, translate_model
+from launch.planning.other_tool_defaults import default_of, names_without_counterpart
 from launch.planning.other_tool_reward import translate_reward
 from launch.planning.other_tool_values import (
     Translation,
@@ -92,6 +92,21 @@ def translate_file(
     _translate_packing(translation, kind)
     _translate_rest(translation)
     return translation
+
+
+def names_in_tool(settings: Mapping[str, Any], tool: str) -> dict[str, Any]:
+    """Return settings with the names that a tool has for the keys of the recipe, whichever tool's name
+    a line has.
+    """
+    if tool not in _NAMES:
+        return dict(settings)
+    names: dict[str, str] = {}
+    for key, row in KEYS.items():
+        theirs = row.names_of(_NAMES[tool])
+        every = [name for other in (*TOOLS, "others") for name in row.names_of(other)]
+        if theirs:
+            names |= dict.fromkeys((*every, key.rpartition(".")[2]), theirs[0])
+    return {names.get(name, name): value for name, value in settings.items()}
 
 
 def _find_kind(t: Translation, method: str) -> str:
@@ -240,7 +255,11 @@ def _translate_numbers(t: Translation, kind: str) -> None:
         t.missing.append("learning_rate, which axolotl has no default for")
     evaluates = "data.validation" in t.overrides
     wants_evaluation = t.take("eval_strategy", "evaluation_strategy") not in (None, "no", False)
-    if t.tool == LINE and not evaluates and ("recipe.eval_steps" in t.overrides or wants_evaluation):
+    if (
+        t.tool == LINE
+        and not evaluates
+        and ("recipe.eval_steps" in t.overrides or wants_evaluation)
+    ):
         t.set("data.validation", 0.05)
         t.differences.append("the evaluation needs rows: data.validation=0.05 holds 5% of them out")
     elif not evaluates:

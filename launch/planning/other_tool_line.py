@@ -17,7 +17,7 @@ from launch.config.other_tools import is_command
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, nearest, ways_of
 from launch.planning.build import plan_line
-from launch.planning.other_tool_files import translate_file
+from launch.planning.other_tool_files import names_in_tool, translate_file
 from launch.planning.other_tool_values import Translation
 from launch.planning.torchtune_file import flatten_torchtune
 from launch.planning.typed_line import VERBS, TypedLine, is_sweep, read_line
@@ -25,6 +25,7 @@ from launch.worker.finding import Finding, Fix, Way
 
 _MOST_CHANGES = 6  # cures that are followed until the line plans
 _KIND_OF_STAGE = ("sft", "dpo", "rm", "rlvr")
+_RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
 _MESSAGE = "this line is in the words of other tools"
 
 
@@ -51,36 +52,49 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     if "pipeline" in typed.overrides:
         return None
     read = _read_file(typed.file) if typed.file is not None else None
-    if typed.file is not None and read is None:
-        path = str(typed.file)
-        if not typed.file.is_file():
-            return _missing_file(typed) if typed.foreign else None
-        typed.overrides["stage"] = path  # a stage's file
-        if len(typed.foreign) == 1 and not typed.settings:
-            cure = Fix.of(
-                "a stage's file is given by itself: {0}", f"$ launch {shlex.join(['run', path])}"
-            )
-            return Finding.error("other_tool", _MESSAGE, "command line", cure)
-    if read is None and not _is_whole(typed):
-        return None
-    tool, settings = read or (LINE, {})
-    message = _MESSAGE
-    where = "command line"
     if read is not None:
-        message, where = f"this is a file of {tool}, which launch translates", f"{typed.file}:1"
-    elif not typed.foreign:
-        message = f"'{typed.verb}' needs a stage"
-    if read is None and typed.names_data and not typed.names_model and "stage" not in typed.overrides:
-        return Finding.error("other_tool", message, where, _draft(typed))
+        message = f"this is a file of {read[0]}, which launch translates"
+        return Finding.error("other_tool", message, f"{typed.file}:1", _translate(typed, *read))
+    if typed.file is not None:
+        finding = _answer_to_own_file(typed, typed.file)
+        if finding is not None:
+            return finding
+    if not _is_whole(typed):
+        return None
+    message = _MESSAGE if typed.foreign else f"'{typed.verb}' needs a stage"
+    has_data_alone = typed.names_data and not typed.names_model
+    is_draft = has_data_alone and "stage" not in typed.overrides
+    cure = _draft(typed) if is_draft else _translate(typed, LINE, {})
+    return Finding.error("other_tool", message, "command line", cure)
+
+
+def _translate(typed: TypedLine, tool: str, settings: Mapping[str, Any]) -> Fix:
+    """Return the line that a typed one is, with the settings of its file."""
+    if _RESUMES.intersection(typed.settings):
+        typed.notes.append("the same command resumes an unfinished run")
     translation = plan_file(
-        {**settings, **typed.settings},
+        {**settings, **names_in_tool(typed.settings, tool)},
         tool,
         typed.file or Path("line"),
         [f"{key}={value}" for key, value in typed.overrides.items()],
         typed.method,
     )
     translation.differences[:0] = typed.notes
-    return Finding.error("other_tool", message, where, _explain(translation, typed.verb))
+    return _explain(translation, typed.verb)
+
+
+def _answer_to_own_file(typed: TypedLine, path: Path) -> Finding | None:
+    """Return the answer to a file of no other tool: it is missing, or a stage's file behind another
+    tool's word. With more than that the file is the stage of the line, and the answer is None.
+    """
+    if not path.is_file():
+        return _missing_file(typed) if typed.foreign else None
+    typed.overrides["stage"] = str(path)
+    if len(typed.foreign) != 1 or typed.settings:
+        return None
+    command = shlex.join(["launch", typed.verb, str(path)])
+    cure = Fix.of("a stage's file is given by itself: {0}", f"$ {command}")
+    return Finding.error("other_tool", _MESSAGE, "command line", cure)
 
 
 def _is_whole(typed: TypedLine) -> bool:
@@ -90,7 +104,7 @@ def _is_whole(typed: TypedLine) -> bool:
     """
     if not typed.settings and not typed.method:
         return False
-    if "stage" in typed.overrides or typed.method and not typed.foreign:
+    if "stage" in typed.overrides or (typed.method and not typed.foreign):
         has_list = any(is_sweep(value) for value in typed.settings.values())
         return len(typed.foreign) > 1 or (has_list and bool(typed.foreign))
     return typed.names_data or typed.names_model

@@ -37,7 +37,7 @@ def _translate_verifier(t: Translation) -> None:
     file = _find_function(reward, t.file.parent)
     fitting = t.rows.verifier if t.rows is not None else None
     if file is not None:
-        t.set("recipe.verifier", file)
+        t.overrides["recipe.verifier"] = file
     elif reward in _BUILT_IN:
         t.set("recipe.verifier", reward)
     elif fitting is not None and (not reward or _OF_THE_ANSWER.fullmatch(reward)):

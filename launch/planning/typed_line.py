@@ -161,9 +161,8 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     if written.startswith("-") or own is None or is_unknown_stage:
         typed.foreign.append(written)
     name = _canonical(written)
-    if _plain(written) in _FILE_NAMES and value.endswith(_FILES):
-        typed.file = Path(value)
-    elif own == "stage" and value.endswith(_FILES):
+    names_file = own == "stage" or _plain(written) in _FILE_NAMES
+    if names_file and value.endswith(_FILES):
         typed.file = Path(value)
     elif own in ("data", "data.mix") and value.startswith(("[", "{")):
         typed.overrides[own] = value
@@ -247,18 +246,16 @@ def read_value(name: str, text: str) -> Any:
         return text  # a sweep
     if "," in text and not text.startswith(("[", "{")):
         return text.split(",")
+    return _parse(text)
+
+
+def _parse(text: str) -> Any:
+    """Return a number, a boolean or a list, as YAML has it; `2e-5` stays a text, as it was typed."""
     try:
         value = load_yaml(text)
     except NotYamlError:
         return text
-    if isinstance(value, str | int | float | bool | list):
-        return _as_float(value) if isinstance(value, str) else value
-    return text
-
-
-def _as_float(text: str) -> Any:
-    """Return the number of a text such as `2e-5`, which YAML 1.1 reads as a text."""
-    return float(text) if re.fullmatch(r"[-+]?\d+(\.\d*)?e[-+]?\d+", text) else text
+    return value if isinstance(value, int | float | list) else text
 
 
 def is_sweep(value: Any) -> bool:
