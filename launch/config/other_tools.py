@@ -304,6 +304,8 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     option = ""
     for item in rest:
         name, equals, value = item.partition("=")
+        if item.startswith("-") and not item.startswith("--"):
+            continue  # `tail -f NAME`
         if item.startswith("-"):
             option = "" if equals else _plain(name)
             if equals:

@@ -48,8 +48,11 @@ def translate_data(t: Translation) -> None:
         t.overrides["data.mix"] = f"[{','.join(map(entry_text, entries))}]"
     elif t.tool != LINE:
         t.missing.append("the data: set data.mix=FILE_OR_HUB_ID")
+    column = t.take("dataset_text_field", "text_field", "text_column") if t.tool == LINE else None
     if t.rows is not None and t.rows.is_text:
         t.set("data.format", "text")
+    elif column:
+        t.differences.append(f"the column {column}: rows become chats by all of their columns")
     validation = t.take("val_set_size", "val_size", "dataset_test_split_size")
     if isinstance(validation, int | float) and not isinstance(validation, bool) and validation > 0:
         t.set("data.validation", validation)

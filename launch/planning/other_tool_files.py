@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,15 @@ _IN_WORDS = (
     *("lora.targets", "lora.quantize", "loss_averaging", "checkpoint_steps"),
 )
 # What a file names for the other tool alone, and a line for its run here.
-_SAME_IN_A_LINE = ("hub_model_id", "attn_implementation", "flash_attention", "trust_remote_code")
+_REMOVAL = "remove it: "  # how the answer to a name begins that has no key here
+_SAME_IN_A_LINE = (
+    "fp16",
+    "float16",
+    "hub_model_id",
+    "attn_implementation",
+    "flash_attention",
+    "trust_remote_code",
+)
 _OF_LORA = re.compile(r"lora_.+|peft_.+|target_modules|rank|r|load_in_4bit|qlora|use_qlora")
 _DPO_LOSSES = {"sigmoid": "dpo", "dpo": "dpo", "sigmoid_norm": "dpo_norm", "dpo_norm": "dpo_norm"}
 
@@ -341,36 +349,42 @@ def _translate_rest(t: Translation) -> None:
     """Set what has an exact counterpart, then a flag of the trainer; name everything else."""
     _translate_tracking(t)
     trainer = t.overrides.get("trainer")
-    fields = locked_schema(trainer).fields if trainer else {}
-    without = names_without_counterpart()
+    flags = locked_schema(trainer).fields if trainer else {}
     for name, value in list(t.settings.items()):
-        if not is_set(value) or value is False or value in ("none", "no"):
-            continue
-        change = next((change for pattern, change in without if pattern.fullmatch(name)), None)
-        if t.tool == LINE and name in _SAME_IN_A_LINE:
-            change = None
-        cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
-        sets = cure.ways[0].sets if cure and cure.ways and cure.ways[0].is_exact else ()
-        keys = [item.partition("=")[0] for item in sets]
-        is_known = sets and not any(key.startswith("flags.") for key in keys)
-        if is_known and change is None:
-            for item in sets:
-                key, _, setting = item.partition("=")
-                t.overrides.setdefault(key, setting)
-        elif name in fields and not isinstance(value, dict) and change != "":
-            t.set(f"flags.{name}", value)
-        elif change is None:
-            t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
-        elif change:
-            t.differences.append(f"{name}: {change}")
-        else:
-            t.left_out.append(name)
+        if is_set(value) and value is not False and value not in ("none", "no"):
+            _translate_setting(t, name, value, flags)
     sharding = t.overrides.get("parallel")
     if sharding and t.ranks == 1:
         del t.overrides["parallel"]
         t.differences.append(
             f"sharding: 1 GPU has nothing to shard; with gpus=N set parallel={sharding}"
         )
+
+
+def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[str]) -> None:
+    """Set what a name stands for, or name it with what its lack changes; `flags` are the trainer's."""
+    patterns = names_without_counterpart()
+    change = next((change for pattern, change in patterns if pattern.fullmatch(name)), None)
+    if t.tool == LINE and name in _SAME_IN_A_LINE:
+        change = None
+    cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
+    sets = cure.ways[0].sets if cure and cure.ways and cure.ways[0].is_exact else ()
+    is_flag = any(item.startswith("flags.") for item in sets)
+    removal = cure.sentence if cure and cure.sentence.startswith(_REMOVAL) else ""
+    if sets and not is_flag and change is None:
+        for item in sets:
+            key, _, setting = item.partition("=")
+            t.overrides.setdefault(key, setting)
+    elif t.tool == LINE and removal and change is None:
+        t.differences.append(f"{name}={shorten(value)}: {removal.removeprefix(_REMOVAL)}")
+    elif name in flags and not isinstance(value, dict) and change != "":
+        t.set(f"flags.{name}", value)
+    elif change is None:
+        t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
+    elif change:
+        t.differences.append(f"{name}: {change}")
+    else:
+        t.left_out.append(name)
 
 
 def _translate_tracking(t: Translation) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.planning.typed_line import hub_id_of
+
 _COMPONENT = "_component_"
 _NAMES = {
     "batch_size": "per_device_train_batch_size",
@@ -43,7 +45,9 @@ def flatten_torchtune(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     if folder is None and values.get("tokenizer.path"):
         folder = str(Path(str(values["tokenizer.path"])).parent)
     if folder is not None:
-        found["model_name_or_path"] = folder
+        is_here = Path(str(folder)).is_dir()
+        hub_id = None if is_here else hub_id_of(Path(str(folder)).name)
+        found["model_name_or_path"] = hub_id or folder
     if values.get("dtype") in ("bf16", "fp32"):
         found["bf16"] = values["dtype"] == "bf16"
     if str(values.get("metric_logger._component_")).endswith("WandBLogger"):

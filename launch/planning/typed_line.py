@@ -199,12 +199,18 @@ def _take_model(typed: TypedLine, own: str | None, value: str) -> None:
     if own == "model" and value in group_options("model"):
         typed.overrides["model"] = value
         return
-    qwen = re.fullmatch(r"qwen-?([\d.]+)-([\d.]+)b(-instruct)?", value.lower())
-    if qwen is not None:
-        ending = "-Instruct" if qwen[3] else ""
-        value = f"Qwen/Qwen{qwen[1]}-{qwen[2]}B{ending}"
-        typed.notes.append(f"{value} is taken for the model")
-    typed.settings["model_name_or_path"] = value
+    hub_id = hub_id_of(value)
+    if hub_id is not None:
+        typed.notes.append(f"{hub_id} is taken for the model {value}")
+    typed.settings["model_name_or_path"] = hub_id or value
+
+
+def hub_id_of(name: str) -> str | None:
+    """Return the hub id of a model of Qwen, whose name follows from its size; None for any other."""
+    qwen = re.fullmatch(r"qwen-?([\d.]+)-([\d.]+)b(-instruct)?", name.lower())
+    if qwen is None:
+        return None
+    return f"Qwen/Qwen{qwen[1]}-{qwen[2]}B{'-Instruct' if qwen[3] else ''}"
 
 
 def _take_ranks(typed: TypedLine, key: str, value: str) -> None:
