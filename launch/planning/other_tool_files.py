@@ -17,10 +17,10 @@ from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
 from launch.config.other_tools import TOOLS, explain_name
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
-from launch.config.schema import Kind
 from launch.planning.other_tool_batch import translate_batch
 from launch.planning.other_tool_data import find_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
+from launch.planning.other_tool_kind import find_kind
 from launch.planning.other_tool_reward import translate_reward
 from launch.planning.other_tool_values import (
     Translation,
@@ -45,21 +45,14 @@ _APART = (
     "early_stop",
 )
 _OF_ADAPTER = "lora."
-_KINDS = ("sft", "dpo", "rm", "rlvr")
-_PAIRED = ("dpo", "rm")
 _TRAINERS = {"sft": "trl_sft", "dpo": "trl_dpo", "rm": "trl_sft", "rlvr": "trl_grpo"}
-# names in a line which say what is trained
-_OF_REWARDS = frozenset(
-    ("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "num_generations")
-)
-_OF_PREFERENCES = frozenset(("beta", "dpo_beta", "rl_beta", "pref_beta", "loss_type", "pref_loss"))
 # keys whose value is another word in each tool
 _IN_WORDS = (
     *("packing", "precision", "attention", "generation", "verifier", "beta", "loss", "kl_beta"),
     *("lora.targets", "lora.quantize", "loss_averaging", "checkpoint_steps"),
 )
-# What a file names for the other tool alone, and a line for its run here.
 _REMOVAL = "remove it: "  # how the answer to a name begins that has no key here
+# What a file names for the other tool alone, and a line for its run here.
 _SAME_IN_A_LINE = (
     "fp16",
     "float16",
@@ -86,7 +79,7 @@ def translate_file(
     count = ranks or (named if isinstance(named, int) and named > 0 else 1)
     translation = Translation(tool, file, dict(settings), count)
     find_rows(translation)
-    kind = _find_kind(translation, method)
+    kind = find_kind(translation, method)
     _translate_stage(translation, kind)
     translate_model(translation)
     translate_data(translation)
@@ -115,57 +108,6 @@ def names_in_tool(settings: Mapping[str, Any], tool: str) -> dict[str, Any]:
         if theirs:
             names |= dict.fromkeys((*every, key.rpartition(".")[2]), theirs[0])
     return {names.get(name, name): value for name, value in settings.items()}
-
-
-def _find_kind(t: Translation, method: str) -> str:
-    """Return what is trained: sft, dpo, rm or rlvr; what launch has no stage for is missing.
-
-    A method that is not named is that of the settings, or else that of the rows.
-    """
-    if t.tool == LINE and not method:
-        method = _method_of_line(t)
-    stage = method
-    if t.tool == LLAMA_FACTORY:
-        stage = method or str(t.take("stage") or "")
-    reinforced = str(t.take("rl", "rl_type") or "").lower()
-    if t.tool == AXOLOTL and t.take("reward_model"):
-        stage = "rm"
-    is_dpo = t.tool == TRL and {"beta", "max_prompt_length", "loss_weights"} & t.settings.keys()
-    loss = t.settings.get("loss_type") if t.tool == TRL else None
-    if t.tool == TRL and {"reward_funcs", "num_generations"} & t.settings.keys():
-        reinforced = "grpo"
-    kind = stage or reinforced or ("dpo" if is_dpo else "sft")
-    if loss is not None and str(loss) not in ("nll", "dft", "chunked_nll"):
-        kind = "dpo" if kind == "sft" else kind
-    if reinforced == "ipo":
-        t.settings.setdefault("loss_type", "ipo")
-        kind = "dpo"
-    if kind in ("ppo", "rloo", "reinforce"):
-        t.differences.append(f"{kind}: RLVR trains with GRPO here, without a value model")
-    if kind in ("ppo", "rloo", "reinforce", "grpo"):
-        kind = "rlvr"
-    if kind == "ipo":
-        t.settings.setdefault("loss_type", "ipo")
-        kind = "dpo"
-    if kind.startswith("reward_model"):
-        kind = "rm"
-    if kind not in _KINDS:
-        t.missing.append(f"a stage that trains {kind}: there are {', '.join(_KINDS)}")
-        return "sft"
-    if t.tool == LINE and t.rows is not None and (kind in _PAIRED) != (t.rows.kind == Kind.dpo):
-        fitting = "dpo" if t.rows.kind == Kind.dpo else "sft"
-        needed = "pairs of answers" if kind in _PAIRED else "chats or answers, and not pairs"
-        t.missing.append(f"rows for stage={kind}: it needs {needed}; these are for stage={fitting}")
-    return kind
-
-
-def _method_of_line(t: Translation) -> str:
-    """Return the method that the settings of a line are for, or else its rows; "" if neither says."""
-    if not _OF_REWARDS.isdisjoint(t.settings):
-        return "rlvr"
-    if t.rows is not None:
-        return str(t.rows.kind)
-    return "" if _OF_PREFERENCES.isdisjoint(t.settings) else "dpo"
 
 
 def _translate_stage(t: Translation, kind: str) -> None:

@@ -62,7 +62,7 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     if not _is_whole(typed):
         return None
     message = _MESSAGE if typed.foreign else f"'{typed.verb}' needs a stage"
-    has_data_alone = typed.names_data and not typed.names_model
+    has_data_alone = "dataset_name" in typed.settings and not typed.names_model
     is_draft = has_data_alone and "stage" not in typed.overrides
     cure = _draft(typed) if is_draft else _translate(typed, LINE, {})
     return Finding.error("other_tool", message, "command line", cure)
@@ -104,7 +104,7 @@ def _is_whole(typed: TypedLine) -> bool:
     """
     if not typed.settings and not typed.method:
         return False
-    if "stage" in typed.overrides or (typed.method and not typed.foreign):
+    if "stage" in typed.overrides:
         has_list = any(is_sweep(value) for value in typed.settings.values())
         return len(typed.foreign) > 1 or (has_list and bool(typed.foreign))
     return typed.names_data or typed.names_model
@@ -168,9 +168,10 @@ def plan_file(
             translation.overrides[override_key(override)] = override.partition("=")[2]
     if any(is_sweep(value) for value in translation.overrides.values()):
         translation.overrides.setdefault("sweep", "true")
-    tried: set[str] = set()
-    if translation.missing:
+    keeps_trainer = bool(stage) and not any(item.startswith("trainer=") for item in given)
+    if translation.missing or (keeps_trainer and _plans_with_its_trainer(translation)):
         return translation
+    tried: set[str] = set()
     for _ in range(_MOST_CHANGES):
         try:
             _plan(translation)
@@ -184,6 +185,20 @@ def plan_file(
         _follow(translation, way, problem)
     translation.missing.append(problem.statement)
     return translation
+
+
+def _plans_with_its_trainer(translation: Translation) -> bool:
+    """Return whether the stage that a line names can do what the line sets with its own trainer, which
+    it then keeps.
+    """
+    trainer = translation.overrides.pop("trainer", None)
+    try:
+        _plan(translation)
+    except UserError:
+        if trainer is not None:
+            translation.overrides["trainer"] = trainer
+        return False
+    return True
 
 
 def _plan(translation: Translation) -> None:

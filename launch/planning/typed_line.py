@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.config.line import DATA_FILES, NAME_AFTER_FILE, is_bare_word, override_key
+from launch.config.line import DATA_FILES, MULTIRUN, NAME_AFTER_FILE, is_bare_word, override_key
 from launch.config.nodes import find_hint
 from launch.config.other_tools import explain_value, explain_verb, known_names
 from launch.config.schema import RootConfig
@@ -90,6 +90,8 @@ def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     while position < len(words):
         word = words[position]
         position += 1
+        if word in ("--json", *MULTIRUN):
+            continue
         name, equals, value = word.partition("=")
         if word.startswith("-") and not equals:
             most = len(words) if _plain(name) in _LISTS else 1
@@ -170,6 +172,8 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
         _take_data(typed, value)
     elif own in ("model", "model.path") or name in _names_of("model"):
         _take_model(typed, own, value)
+    elif own == "stage" and not written.startswith("-") and value in group_options("stage"):
+        typed.overrides["stage"] = value
     elif _plain(written) in _METHOD_NAMES and _take_method(typed, value):
         pass
     elif own is not None:
