@@ -68,7 +68,8 @@ def explain_problems(
     """Return what a line is answered: a line in the words of other tools has one answer, and each
     problem of any other one a cure that works. `line` is None if it could not be parsed.
     """
-    if any(problem.id in _OF_WORDS for problem in problems):
+    is_planned = line is None or line.verb in (*VERBS, "preview")
+    if is_planned and any(problem.id in _OF_WORDS for problem in problems):
         from launch.planning.other_tool_line import answer_line  # slow; few lines need it
 
         whole = answer_line(argv)
