@@ -161,8 +161,9 @@ def plan_file(
     stage = next((item[6:] for item in given if item.startswith("stage=")), "")
     if not method and stage:
         method = _kind_of_stage(stage)
-    is_file = tool == TORCHTUNE
-    translation = translate_file(settings, LINE if is_file else tool, path, ranks, method)
+    # a file of torchtune is read as a line: its own recipes have the defaults that it leaves out
+    words = LINE if tool == TORCHTUNE else tool
+    translation = translate_file(settings, words, path, ranks, method)
     for override in given:
         if "=" in override:
             translation.overrides[override_key(override)] = override.partition("=")[2]
