@@ -7,10 +7,10 @@ import os
 import re
 import shlex
 import shutil
-import time
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
