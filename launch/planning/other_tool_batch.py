@@ -61,8 +61,8 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
     total = as_whole(t.take("global_batch_size", *KEYS["global_batch_size"].names_of("others")))
     recipe = _recipe_of_stage(t)
     per_device = as_whole(micro) or recipe.per_device_batch_size
-    if total is None and (micro is not None or accumulation is not None):
-        _set_product(t, kind, per_device, accumulation or 1)
+    if total is None and accumulation is not None:
+        _set_product(t, kind, per_device, accumulation)
         return
     if kind == "rlvr":
         if total is not None:
@@ -77,6 +77,8 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
             total = fitting
             t.batch = f"a batch of {total} suits {t.rows.count} rows, which the stage's {largest} does not"
     if total is None:
+        if micro is not None:
+            t.set("recipe.per_device_batch_size", per_device)
         return
     t.set("recipe.global_batch_size", total)
     share = max(1, total // t.ranks)
