@@ -116,11 +116,12 @@ def _override_problem(line: CommandLine, override: str, previous: str) -> Findin
 
 def _name_behind_file(key: str, value: str) -> Finding | None:
     """Return the problem of `data=rows.jsonl:alpaca`, as axolotl has it, where rows.jsonl is a file."""
-    behind = NAME_AFTER_FILE.fullmatch(value) if key in ("data", "data.mix") else None
-    if behind is None or not Path(behind[1]).is_file() or Path(value).exists():
+    name = value.removeprefix("[{name: ").removesuffix("}]")  # as launch.config.shorthand writes it
+    behind = NAME_AFTER_FILE.fullmatch(name) if key in ("data", "data.mix") else None
+    if behind is None or not Path(behind[1]).is_file() or Path(name).exists():
         return None
-    message = f"there is no file {value}: the form of rows is recognised by their columns"
-    cure = Fix.of("set {0}", f"{key}={behind[1]}")
+    message = f"there is no file {name}: the form of rows is recognised by their columns"
+    cure = Fix.of("set {0}", f"data={behind[1]}")
     return Finding.error("bad_value", message, f"override {key}", cure)
 
 
