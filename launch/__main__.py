@@ -19,11 +19,12 @@ if sys.version_info < (3, 11):  # noqa: UP036  before anything is imported that 
 
 try:
     from collections.abc import Sequence
+    from dataclasses import replace
     from pathlib import Path
     from traceback import format_exception
     from types import FrameType, TracebackType
 
-    from launch.commands.verbs import VERBS, VISIBLE
+    from launch.commands.verbs import VERBS, VISIBLE, Verb
     from launch.config.line import parse_line, refuse_rank
     from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError, path_problem
     from launch.external import configure_logging
@@ -112,8 +113,13 @@ def _run_verb(arguments: list[str]) -> int:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     asks_help = not _HELP.isdisjoint(arguments[1:end])
     if verb is not None and not verb.composes and not asks_help:
-        return verb.function()(arguments[1:])
-    line = parse_line(arguments, list(VERBS), VISIBLE)
+        return _run_on_a_run(verb, arguments)
+    try:
+        line = parse_line(arguments, list(VERBS), VISIBLE)
+    except UserError as error:
+        from launch.api.cures import explain_problems
+
+        raise UserError(explain_problems(arguments, None, error.problems)) from error
     if not _HELP.isdisjoint(line.argv):
         return VERBS["help"].function()([line.verb])
     if "--version" in line.argv:
@@ -122,9 +128,26 @@ def _run_verb(arguments: list[str]) -> int:
     try:
         return VERBS[line.verb].function()(line)
     except UserError as error:
-        from launch.api.cures import check_cures
+        from launch.api.cures import explain_problems
 
-        raise UserError(check_cures(line, error.problems)) from error
+        raise UserError(explain_problems(arguments, line, error.problems)) from error
+
+
+def _run_on_a_run(verb: Verb, arguments: list[str]) -> int:
+    """Run a verb that takes arguments. Options of other tools are answered with its own."""
+    try:
+        return verb.function()(arguments[1:])
+    except UserError as error:
+        problem = error.problems[0]
+        has_options = any(argument.startswith("--") for argument in arguments)
+        if problem.id not in ("usage", "unknown_option") or not has_options:
+            raise
+        from launch.config.other_tools import explain_command
+
+        cure = explain_command(verb.name, arguments[1:])
+        if cure is None:
+            raise
+        raise UserError(replace(problem, cure=cure)) from error
 
 
 def console() -> None:

@@ -17,13 +17,14 @@ import pytest
 import yaml
 
 from launch.__main__ import main
-from launch.api.cures import apply_way, check_cures, exact_ways
+from launch.api.cures import apply_way, exact_ways, explain_problems
 from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS
 from launch.config import compose
 from launch.config.compose import Composed
 from launch.config.line import CommandLine, parse_line
-from launch.errors import EXIT_REFUSED, UserError
+from launch.errors import EXIT_REFUSED, UserError, ways_of
+from launch.planning.typed_line import VERBS as PLANNED
 from launch.worker.finding import Finding
 from tests.messages import outline
 
@@ -72,14 +73,21 @@ def arguments_of(text: str) -> list[str]:
 
 def follow(text: str) -> str:
     """Return what becomes of the line that follows the first answer."""
+    arguments = arguments_of(text)
+    line = None
     try:
-        line = parse_line(arguments_of(text), list(VERBS))
-    except UserError:
-        return "words"
-    problem = check_cures(line, problems_of(line))[0]
+        line = parse_line(arguments, list(VERBS))
+        problems = problems_of(line)
+    except UserError as error:
+        problems = error.problems
+    problem = explain_problems(arguments, line, problems)[0]
+    if problem.id == "other_tool":
+        commands = [shlex.split(str(way.runs))[1:] for way in ways_of(problem.cure)[:1]]
+        advised = [parse_line(words, list(VERBS)) for words in commands if words[0] in PLANNED]
+    else:
+        advised = [apply_way(way, line) for way in exact_ways(problem.cure)] if line else []
     results = dict.fromkeys(
-        after[0].id if (after := problems_of(apply_way(way, line))) else "plans"
-        for way in exact_ways(problem.cure)
+        after[0].id if (after := problems_of(changed)) else "plans" for changed in advised
     )
     return ", ".join(results) or "words"
 

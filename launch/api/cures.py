@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from launch.config.line import CommandLine, override_key
 from launch.errors import UserError, ways_of
@@ -21,6 +20,14 @@ from launch.worker.finding import Finding, Fix, Way
 VERBS = ("run", "plan", "check", "submit")  # the verbs whose line can be planned
 # A part of a cure that names other trainers, which does not help if the key is to be removed.
 _OF_OTHERS = re.compile(r": '\w+' is a flag of .*")
+# problems that a line in the words of other tools has
+_OF_WORDS = frozenset(
+    (
+        *("unknown_verb", "misplaced_verb", "unknown_option", "not_an_override", "unknown_key"),
+        *("several_values", "unreadable_override", "no_stage", "unknown_stage", "unknown_model"),
+        *("unknown_data", "other_tool", "duplicate_override", "no_global_header"),
+    )
+)
 _SECONDS = 2.0  # time limit for all of a line's cures; a plan takes 0.1 s
 
 
@@ -55,9 +62,24 @@ def exact_ways(cure: Fix | None) -> list[Way]:
     return [way for way in ways_of(cure) if way.is_exact]
 
 
+def explain_problems(
+    argv: Sequence[str], line: CommandLine | None, problems: Sequence[Finding]
+) -> list[Finding]:
+    """Return what a line is answered: a line in the words of other tools has one answer, and each
+    problem of any other one a cure that works. `line` is None if it could not be parsed.
+    """
+    is_planned = line is None or line.verb in (*VERBS, "preview")
+    if is_planned and any(problem.id in _OF_WORDS for problem in problems):
+        from launch.planning.other_tool_line import answer_line  # slow; few lines need it
+
+        whole = answer_line(argv)
+        if whole is not None:
+            return [whole]
+    return list(problems) if line is None else check_cures(line, problems)
+
+
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
-    problems = [_translate_other_tool(line, problem) for problem in problems]
     if line.verb not in VERBS:
         return problems
     if line.sweeps:
@@ -66,18 +88,6 @@ def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]
         line = expand_sweep(line)[0]  # the other settings of a sweep differ only in values
     end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
-
-
-def _translate_other_tool(line: CommandLine, problem: Finding) -> Finding:
-    """Return the problem of another tool's file with the equivalent line, if that can be planned."""
-    if problem.id != "other_tool" or not problem.where:
-        return problem
-    from launch.planning.other_tool_line import explain_file  # slow; few lines need it
-
-    path = Path(problem.where.rpartition(":")[0])
-    given = [item for item in line.overrides if "=" in item and override_key(item) != "stage"]
-    explained = explain_file(path, given)
-    return replace(problem, cure=explained[1]) if explained else problem
 
 
 def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch.commands.arguments import VerbParser, number
 
-_RUN = "STAGE/NAME, NAME, a prefix of either that only one run has, or its folder"
+_RUN = "STAGE/NAME, NAME, a prefix of either that only one run has, latest, or its folder"
 _BASE = "or a base model: a folder, or a hub id that is in the cache"
 
 

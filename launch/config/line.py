@@ -13,8 +13,9 @@ from launch.resources import group_options
 from launch.worker.finding import Finding, Fix
 
 _TOOLS = ("axolotl", "llamafactory-cli", "trl")  # other tools, whose own commands follow
-_TRAINS = ("train", "finetune", "fit", "sft", "dpo")  # words for training, some also a stage's name
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".jsonl.gz", ".jsonl.zst")
+# a file of data, and behind it the name of its form as axolotl and LLaMA-Factory have it
+NAME_AFTER_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, DATA_FILES))})):\w+")
 _RANK_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
 MULTIRUN = ("--multirun", "-m")  # Hydra's own options for sweep=true
 SWEEP_VERB = "trial"  # the verb that takes comma lists as sweeps without sweep=true
@@ -195,7 +196,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
         return Finding.error("unknown_verb", f"'{word}' is not a command", cure=answer)
     if word in _TOOLS and rest:
         return _unknown_verb(rest[0], rest[1:], names)
-    known_verb = explain_verb(word, exact=True)
+    known_verb = explain_verb(word)
     stage = None if known_verb else explain_value("stage", word)
     if stage:
         command = shlex.join(["launch", str(stage.ways[0]), *rest])
@@ -213,29 +214,21 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
         return Finding.error("unknown_verb", f"'{word}' is a script, not a command", cure=cure)
     # `trian` is `train`, which is `run`, rather than `trial`
     candidates = [name for name in names if name != SWEEP_VERB or "l" in word]
-    meant = known_verb or did_you_mean(word, candidates) or explain_verb(word)
+    meant = known_verb or explain_verb(word, near=True)
+    near = None if known_verb else did_you_mean(word, candidates)
+    suggestion = near or (f"did you mean '{meant}'?" if meant else None)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"
-    return Finding.error("unknown_verb", f"unknown command '{word}'", cure=meant or listed)
+    return Finding.error("unknown_verb", f"unknown command '{word}'", cure=suggestion or listed)
 
 
 def _answer_to_word(word: str, rest: Sequence[str]) -> Fix | None:
-    """Return the answer to a word that is tried as a command: with a file of data, with a stage's or
-    another tool's file, or with the name of a run.
-    """
-    from launch.config.other_tools import explain_command, explain_verb
+    """Return the answer to a word that is tried as a command, as on a run."""
+    from launch.config.other_tools import explain_command
 
     if word in _RANK_LAUNCHERS and rest:
         command = f"$ launch lint -- {shlex.join([word, *rest])}"
         return Fix.of("launch starts the ranks itself; {0} checks such a line", command)
-    trains = word in _TRAINS or word in _TOOLS or explain_verb(word, exact=True)
-    for item in rest if trains else ():
-        if item.endswith(DATA_FILES):
-            data = shlex.quote(item.partition("=")[2] or item)
-            command = f"$ launch new {stage_name(item)} --data {data}"
-            return Fix.of("a stage for your own data is drafted by {0}", command)
-        if item.endswith((".yaml", ".yml")) and "=" not in item:
-            return Fix.of("a file is given by itself: {0}", f"$ launch {shlex.quote(item)}")
-    if any("=" in item for item in rest) or (not rest and word in group_options("stage")):
+    if not rest and word in group_options("stage"):
         return None
     return explain_command(word, rest)
 

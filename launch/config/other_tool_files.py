@@ -8,6 +8,8 @@ from collections.abc import Collection
 from launch.resources import GROUPS
 
 AXOLOTL, LLAMA_FACTORY, TRL = "axolotl", "LLaMA-Factory", "TRL"
+TORCHTUNE = "torchtune"
+LINE = "a command line"  # in the words of any tool: what it leaves out has the stage's value
 # Keys that only files of the tool have, and how many of them make a file its own.
 _KEYS = {
     AXOLOTL: re.compile(

@@ -214,23 +214,36 @@ def _may_mean(key: str, parts: Sequence[str]) -> bool:
     return len(parts) == 1 or group in parts or group.startswith("recipe") or parts[0] == "recipe"
 
 
-# The commands in the answers to words that are tried as a command.
+# The commands in the answers to words that are tried as a command. What they are about replaces RUN and
+# NAME, a value of the line its option; an option that the line does not have is left out.
 _COMMANDS = {
     "RUN": "launch status RUN",
     "LOGS": "launch logs RUN",
+    "STOP": "launch stop RUN",
     "STATUS": "launch status",
     "TRIAL": "launch trial stage=NAME recipe.learning_rate=1e-5,2e-5",
     "TUNE": "launch tune stage=NAME",
     "BENCH": "launch bench stage=NAME",
     "GENERATE": "launch generate RUN",
+    "CHAT": "launch generate RUN --chat",
+    "EVAL": "launch eval RUN tasks=<tasks> limit=<limit> batch_size=<batch_size>",
     "REPORT": "launch report RUN",
     "MERGE": "launch merge RUN",
+    "COMPARE": "launch compare RUN RUN2",
     "CHECK": "launch check stage=NAME",
     "PLAN": "launch plan stage=NAME",
     "KEYS": "launch help keys",
     "HELP": "launch help",
     "NEW": "launch new NAME --data FILE",
+    "UPLOAD": "hf upload OWNER/NAME RUN/model",
+    "SERVE": "vllm serve RUN/model",
+    "GGUF": "python convert_hf_to_gguf.py RUN/merged --outfile model.gguf",
 }
+# Options whose value is the run or the folder that a command is about.
+_OF_RUN = (
+    *("model", "model_name_or_path", "lora_model_dir", "adapter_name_or_path", "model_path"),
+    *("checkpoint_dir", "run", "run_name", "output_dir", "pretrained"),
+)
 
 
 @cache
@@ -245,35 +258,87 @@ def _answers() -> dict[str, str]:
     return answers
 
 
+def is_command(word: str, planned: Sequence[str]) -> bool:
+    """Return whether a word asks something of a run or of this machine; `planned` are the verbs whose
+    line is a stage's.
+    """
+    if word in planned:
+        return False
+    meant = explain_verb(word)
+    return meant not in (None, *planned) or (meant is None and word.lower() in _answers())
+
+
 def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
     """Return the answer to a word that is tried as a command; None for a word of no row.
 
-    A name behind it is that of a run or a stage: `tail demo` is `launch logs demo`.
+    What it is about is put into the command, with the values of options that launch has, too:
+    `tail demo` is `launch logs demo`.
     """
     answer = _answers().get(word.lower())
     if answer is None:
         return None
-    named = next((item for item in rest if re.fullmatch(r"[\w][\w./-]*", item)), None)
+    names, options = _read_rest(rest)
+    repository = next((name for name in names[1:] if re.fullmatch(r"[\w.-]+/[\w.-]+", name)), None)
     ways: list[str] = []
 
     def place(match: re.Match[str]) -> str:
         command = _COMMANDS[match[1]]
-        for blank in ("RUN", "stage=NAME") if named else ():
-            filled = named if blank == "RUN" else f"stage={named}"
-            command = command.replace(blank, str(filled))
-        ways.append(f"$ {command}")
+        if names:
+            command = re.sub(r"\bRUN\b", names[0], command).replace(
+                "stage=NAME", f"stage={names[0]}"
+            )
+        if repository:
+            command = command.replace("OWNER/NAME", repository)
+        for name, value in options.items():
+            command = command.replace(f"<{name}>", value)
+        ways.append("$ " + re.sub(r" [\w.]+=<[a-z_]+>", "", command))
         return f"{{{len(ways) - 1}}}"
 
     return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *ways)
 
 
-def explain_verb(word: str, *, exact: bool = False) -> str | None:
-    """Return the cure for another tool's word for a verb: `train` is `run`. Words that are like one
-    count too, unless `exact`.
+def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the names behind a command, that of the run first, and the values of its options."""
+    names: list[str] = []
+    options: dict[str, str] = {}
+    option = ""
+    for item in rest:
+        name, equals, value = item.partition("=")
+        if item.startswith("-") and not item.startswith("--"):
+            continue  # `tail -f NAME`
+        if item.startswith("-"):
+            option = "" if equals else _plain(name)
+            if equals:
+                options[_plain(name)] = value
+        elif equals:
+            options[_plain(name)] = value
+        elif option:
+            options[option], option = item, ""
+        elif not item.endswith((".yaml", ".yml")) and re.fullmatch(r"[.~\w/][\w./-]*", item):
+            names.append(item)
+    about = [options[name] for name in _OF_RUN if name in options]
+    return [*about, *names], options
+
+
+def explain_verb(word: str, *, near: bool = False) -> str | None:
+    """Return the verb that another tool's word stands for: `train` is `run`. With `near`, words that
+    are like one count too.
     """
     _, verbs = load_table()
-    near = nearest(word.lower(), verbs, limit=1, cutoff=1.0 if exact else 0.75)
-    return f"did you mean '{verbs[near[0]]}'?" if near else None
+    similar = nearest(word.lower(), verbs, limit=1, cutoff=0.75 if near else 1.0)
+    return verbs[similar[0]] if similar else None
+
+
+def known_names(topic: str | None = None) -> set[str]:
+    """Return the names that the table answers, or those of one topic; launch's own keys without
+    their group are among all of them.
+    """
+    rows, _ = load_table()
+    names: set[str] = set() if topic else set(_own_keys())
+    for row in rows:
+        if topic in (None, row.topic):
+            names.update(row.names)
+    return names
 
 
 @cache

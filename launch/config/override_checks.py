@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import takewhile, zip_longest
+from pathlib import Path
 
 from launch.config.line import (
-    DATA_FILES,
     MULTIRUN,
+    NAME_AFTER_FILE,
     SHOWING_OPTIONS,
     VALUE_OPTIONS,
     CommandLine,
     is_bare_word,
     override_key,
     set_twice,
-    stage_name,
 )
 from launch.errors import UserError, did_you_mean
 from launch.resources import GROUPS, config_roots, group_options
@@ -47,9 +47,6 @@ def check_overrides(line: CommandLine) -> None:
     split = _find_split(line.overrides) or _find_spaces(line.overrides)
     if split:
         raise UserError(split)
-    draft = _find_draft(line)
-    if draft is not None:
-        raise UserError([draft])
     problems, option_values = _find_unknown_options(line)
     values: dict[str, str] = {}
     previous = ""
@@ -61,7 +58,7 @@ def check_overrides(line: CommandLine) -> None:
         if key in values:
             problems.append(_repeated_key(key, values[key] + value))
         values[key] = value
-        problem = _override_problem(line, override, previous)
+        problem = _name_behind_file(key, value) or _override_problem(line, override, previous)
         if problem is not None:
             problems.append(problem)
         previous = override
@@ -117,12 +114,21 @@ def _override_problem(line: CommandLine, override: str, previous: str) -> Findin
     return None
 
 
+def _name_behind_file(key: str, value: str) -> Finding | None:
+    """Return the problem of `data=rows.jsonl:alpaca`, as axolotl has it, where rows.jsonl is a file."""
+    name = value.removeprefix("[{name: ").removesuffix("}]")  # as launch.config.shorthand writes it
+    behind = NAME_AFTER_FILE.fullmatch(name) if key in ("data", "data.mix") else None
+    if behind is None or not Path(behind[1]).is_file() or Path(name).exists():
+        return None
+    message = f"there is no file {name}: the form of rows is recognised by their columns"
+    cure = Fix.of("set {0}", f"data={behind[1]}")
+    return Finding.error("bad_value", message, f"override {key}", cure)
+
+
 def _explain_bare_word(word: str, previous: str) -> Fix | None:
     """Return what an argument without `=` may have been meant for."""
     from launch.config.other_tools import explain_name
 
-    if word.endswith(DATA_FILES):
-        return Fix.of("draft a stage for it: {0}", f"$ launch new {stage_name(word)} --data {word}")
     if word in group_options("stage"):
         return Fix(f"a stage is set as stage={word}")
     named = explain_name(word, None)
@@ -155,23 +161,6 @@ def _one_value(key: str, value: str) -> Fix:
     if key.startswith(("flags.", "cluster.")):
         return Fix(f"write a list as '{key}=[{value}]', or {sweep}")
     return Fix(sweep)
-
-
-def _find_draft(line: CommandLine) -> Finding | None:
-    """Return the problem of `--model M --data FILE` without a stage, as other tools have it."""
-    given: dict[str, str] = {}
-    for argument, following in zip_longest(line.argv, line.argv[1:], fillvalue=""):
-        name, equals, value = argument.partition("=")
-        if name in ("--model", "--data", "--dataset", "--model_name_or_path", "--train_file"):
-            given["data" if name in ("--data", "--dataset", "--train_file") else "model"] = (
-                value if equals else following
-            )
-    if set(given) != {"model", "data"} or line.sets("stage"):
-        return None
-    draft = f"$ launch new mine --data {given['data']} --model {given['model']}"
-    cure = Fix.of("a stage for them is drafted by {0}", draft)
-    message = f"'{line.verb}' has no options --model and --data"
-    return Finding.error("unknown_option", message, "command line", cure)
 
 
 def _find_unknown_options(line: CommandLine) -> tuple[list[Finding], list[str]]:

@@ -79,7 +79,7 @@ def read_for_draft(
         raise refusal("data_empty", "the file has no rows", str(files[0]))
     row = _rename_columns(first.value, columns) if isinstance(first.value, dict) else {}
     if kind is None:
-        kind = _choose_kind(row, verifier, first.place)
+        kind = choose_kind(row, verifier, first.place)
     if kind == Kind.rlvr and verifier is None:
         verifier = choose_verifier(row, Path.cwd())
     data = LocalData(
@@ -105,7 +105,7 @@ def _rename_columns(row: Mapping[str, object], columns: Mapping[str, str]) -> di
     return {known_names.get(name, name): value for name, value in normalise_names(row).items()}
 
 
-def _choose_kind(row: Mapping[str, object], verifier: str | None, place: str) -> Kind:
+def choose_kind(row: Mapping[str, object], verifier: str | None, place: str) -> Kind:
     """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone.
 
     Raises UserError (data_columns) for a prompt whose answers may stand in a column that launch does
@@ -290,7 +290,7 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     if data.kind == Kind.rlvr:
         prompts = shipped["prompts_per_step"]
         if is_size_known:
-            prompts = _batch_size(rows, prompts, steps=2)  # prompts are answered many times
+            prompts = fitting_batch(rows, prompts, steps=2)  # prompts are answered many times
         assert data.verifier is not None
         steps = draft_steps(shipped, prompts, is_demo=is_demo, context=context)
         return [draft_verifier(data.verifier), *steps]
@@ -298,7 +298,7 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     batch = shipped["global_batch_size"]
     comment = f"{unit} in an optimizer step"
     if is_size_known:
-        batch = _batch_size(rows, batch)
+        batch = fitting_batch(rows, batch)
         comment += f", {math.ceil(rows / batch)} steps an epoch"
     lines = [f"  global_batch_size: {batch} # {comment}"]
     if is_demo and batch < shipped["per_device_batch_size"]:
@@ -339,7 +339,7 @@ def _draft_limits(shipped: Mapping[str, Any], context: int | None) -> list[str]:
     return lines
 
 
-def _batch_size(rows: int, largest: int, steps: int = _STEPS) -> int:
+def fitting_batch(rows: int, largest: int, steps: int = _STEPS) -> int:
     """Return `largest`, halved until an epoch has so many steps, at least 1."""
     batch = largest
     while batch > 1 and rows < batch * steps:

@@ -12,6 +12,7 @@ from launch.files import first_written
 # The prefixes of folders that hold several runs: a rollout's widths, a bench's repeats, a search's
 # probes.
 _GROUP_PREFIXES = ("rollout-", "bench-", "tune-")
+_LATEST = ("latest", "last")  # names of the run that was planned last
 _MOST_NAMES = 8  # in a message
 
 
@@ -57,10 +58,12 @@ def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
 def find_run(name: str, known: Sequence[Path], where: str | None) -> Path | None:
     """Return the one of the `known` runs that a name means; None if it means none.
 
-    It is the name of the run, of a stage with one run, or the beginning of the run's name. `where`
-    is the key that sets the name. Raises UserError: ambiguous_run.
+    It is the name of the run, of a stage with one run, the beginning of the run's name, or `latest`.
+    `where` is the key that sets the name. Raises UserError: ambiguous_run.
     """
     newest_first = matching_runs(name, known)
+    if not newest_first and name in _LATEST and known:
+        return max(known, key=_planned_at)
     if len(newest_first) < 2:
         return newest_first[0] if newest_first else None
     described = []

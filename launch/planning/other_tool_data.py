@@ -9,21 +9,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launch.config.other_tool_files import LLAMA_FACTORY, TRL
+from launch.config.line import DATA_FILES
+from launch.config.other_tool_files import LINE, LLAMA_FACTORY, TRL
+from launch.errors import nearest
+from launch.planning.local_rows import read_local_rows
 from launch.planning.other_tool_values import Translation, entry_text
 
 
 def translate_model(t: Translation) -> None:
     model = t.take("base_model", "model_name_or_path")
-    if model is None:
+    if model is None and t.tool != LINE:
         t.missing.append("the model: set model.path=")
-    else:
+    elif model is not None:
         t.set("model.path", model)
     revision = t.take("revision_of_model", "model_revision")
     if revision and revision != "main":
         t.set("model.revision", revision)
     template = t.take("chat_template", "template", "chat_template_path")
     own = ("tokenizer_default", "tokenizer_default_fallback_chatml", "default", "None")
+    is_base = t.tool == LINE and not re.search(r"(?i)instruct|chat|-it\b", str(model))
+    if template is None and is_base:
+        return  # the stage's template: that of a base model is seldom one
     if template is None or str(template) in own:
         t.set("recipe.chat_template", None)
     elif "{" in str(template):
@@ -40,8 +46,13 @@ def translate_data(t: Translation) -> None:
     entries = list(_find_entries(t))
     if entries:
         t.overrides["data.mix"] = f"[{','.join(map(entry_text, entries))}]"
-    else:
+    elif t.tool != LINE:
         t.missing.append("the data: set data.mix=FILE_OR_HUB_ID")
+    column = t.take("dataset_text_field", "text_field", "text_column") if t.tool == LINE else None
+    if t.rows is not None and t.rows.is_text:
+        t.set("data.format", "text")
+    elif column:
+        t.differences.append(f"the column {column}: rows become chats by all of their columns")
     validation = t.take("val_set_size", "val_size", "dataset_test_split_size")
     if isinstance(validation, int | float) and not isinstance(validation, bool) and validation > 0:
         t.set("data.validation", validation)
@@ -58,6 +69,32 @@ def translate_data(t: Translation) -> None:
         )
 
 
+def find_rows(t: Translation) -> None:
+    """Read the rows of a local file, before a stage is chosen. Of a misspelt one, the file beside it
+    is taken.
+    """
+    sets = t.settings.get("datasets")
+    first = sets[0] if isinstance(sets, list) and sets else None
+    named = t.settings.get("dataset_name") or (
+        first.get("path") if isinstance(first, dict) else None
+    )
+    if not isinstance(named, str):
+        return
+    path = Path(named).expanduser()
+    is_missing = not path.exists() and path.name.endswith(DATA_FILES)
+    if is_missing and "dataset_name" in t.settings:
+        beside = [item.name for item in path.parent.glob("*") if item.name.endswith(DATA_FILES)]
+        near = nearest(path.name, beside, limit=1, cutoff=0.8)
+        if not near:
+            t.missing.append(f"the file {path}, which does not exist")
+            return
+        path = path.with_name(near[0])
+        t.settings["dataset_name"] = str(path)
+        t.differences.append(f"there is no {named}: {path} is taken")
+    if path.exists():
+        t.rows = read_local_rows(path)
+
+
 def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
     """Yield the entries of data.mix."""
     if t.take("pretraining_dataset"):
@@ -67,7 +104,7 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
     if t.tool == LLAMA_FACTORY:
         yield from _entries_of_llama_factory(t)
         return
-    split = t.take("dataset_train_split") or "train"
+    split = t.take("dataset_train_split", "split", "dataset_split") or "train"
     mixer = t.take("dataset_mixer")
     for name, share in (mixer or {}).items() if isinstance(mixer, dict) else ():
         yield {"name": name, "share": share, "split": split}
@@ -87,8 +124,8 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
         }
     t.take("dataset_splits")
     name = t.take("dataset_name")
-    if name and not sets:
-        yield {"name": name, "split": split}
+    for each in (name if isinstance(name, list) else [name]) if name and not sets else ():
+        yield {"name": each, "split": split}
     config = t.take("dataset_config", "dataset_config_name")
     if config and config != "default":
         t.differences.append(f"the data set's configuration {config}: its default one is read")

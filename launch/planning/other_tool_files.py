@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.config.other_tool_files import AXOLOTL, LLAMA_FACTORY, TRL
-from launch.config.other_tools import explain_name
+from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
+from launch.config.other_tools import TOOLS, explain_name
+from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
-from launch.planning.other_tool_data import translate_data, translate_model
+from launch.planning.other_tool_batch import translate_batch
+from launch.planning.other_tool_data import find_rows, translate_data, translate_model
+from launch.planning.other_tool_defaults import default_of, names_without_counterpart
+from launch.planning.other_tool_kind import find_kind
+from launch.planning.other_tool_reward import translate_reward
 from launch.planning.other_tool_values import (
     Translation,
     as_number,
@@ -25,9 +29,9 @@ from launch.planning.other_tool_values import (
     is_set,
     shorten,
 )
+from launch.planning.typed_line import is_sweep
 from launch.upstream.pin.lock import locked_schema
 
-FILE = Path(__file__).with_suffix(".yaml")
 _NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL: "trl"}
 _WHOLE = ("epochs", "max_steps", "per_device_batch_size", "max_seq_length", "seed", "lora.rank")
 # recipe keys with names of other tools that have a function of their own here
@@ -41,70 +45,78 @@ _APART = (
     "early_stop",
 )
 _OF_ADAPTER = "lora."
+_TRAINERS = {"sft": "trl_sft", "dpo": "trl_dpo", "rm": "trl_sft", "rlvr": "trl_grpo"}
+# keys whose value is another word in each tool
+_IN_WORDS = (
+    *("packing", "precision", "attention", "generation", "verifier", "beta", "loss", "kl_beta"),
+    *("lora.targets", "lora.quantize", "loss_averaging", "checkpoint_steps"),
+)
+_REMOVAL = "remove it: "  # how the answer to a name begins that has no key here
+# What a file names for the other tool alone, and a line for its run here.
+_SAME_IN_A_LINE = (
+    "fp16",
+    "float16",
+    "hub_model_id",
+    "attn_implementation",
+    "flash_attention",
+    "trust_remote_code",
+)
+_OF_LORA = re.compile(r"lora_.+|peft_.+|target_modules|rank|r|load_in_4bit|qlora|use_qlora")
 _DPO_LOSSES = {"sigmoid": "dpo", "dpo": "dpo", "sigmoid_norm": "dpo_norm", "dpo_norm": "dpo_norm"}
 
 
-@cache
-def _tables() -> tuple[dict[str, dict[str, Any]], list[tuple[re.Pattern[str], str]]]:
-    """Return the tools' defaults, and the patterns of names without a counterpart."""
-    from launch.config.yaml_nodes import load_yaml  # slow to import; only such a file needs it
-
-    content = load_yaml(FILE.read_text(encoding="utf-8"))
-    without = [(re.compile(pattern), change) for pattern, change in content["without"]]
-    return content["defaults"], without
-
-
 def translate_file(
-    settings: Mapping[str, Any], tool: str, file: Path, ranks: int | None = None
+    settings: Mapping[str, Any],
+    tool: str,
+    file: Path,
+    ranks: int | None = None,
+    method: str = "",
 ) -> Translation:
-    """Translate the settings of a file for `ranks` ranks, 1 where neither it nor the file says."""
+    """Translate the settings of a file or a line for `ranks` ranks, 1 where neither it nor the file
+    says. `method` is what a line says to train, a stage or another method's name.
+    """
     named = settings.get("num_processes")
     count = ranks or (named if isinstance(named, int) and named > 0 else 1)
     translation = Translation(tool, file, dict(settings), count)
-    kind = _find_kind(translation)
+    find_rows(translation)
+    kind = find_kind(translation, method)
     _translate_stage(translation, kind)
     translate_model(translation)
     translate_data(translation)
-    _translate_batch(translation)
+    translate_batch(translation, kind)
     _translate_numbers(translation, kind)
     _translate_schedule(translation)
     if kind == "dpo":
         _translate_preferences(translation)
+    if kind == "rlvr":
+        translate_reward(translation)
     _translate_packing(translation, kind)
     _translate_rest(translation)
     return translation
 
 
-def _find_kind(t: Translation) -> str:
-    """Return what is trained: sft, dpo or rm; what launch has no such file for is missing."""
-    stage = str(t.take("stage") or "") if t.tool == LLAMA_FACTORY else ""
-    reinforced = str(t.take("rl", "rl_type") or "").lower()
-    if t.tool == AXOLOTL and t.take("reward_model"):
-        stage = "rm"
-    is_dpo = t.tool == TRL and {"beta", "max_prompt_length", "loss_weights"} & t.settings.keys()
-    loss = t.settings.get("loss_type") if t.tool == TRL else None
-    if t.tool == TRL and {"reward_funcs", "num_generations"} & t.settings.keys():
-        reinforced = "grpo"
-    kind = stage or reinforced or ("dpo" if is_dpo else "sft")
-    if loss is not None and str(loss) not in ("nll", "dft", "chunked_nll"):
-        kind = "dpo" if kind == "sft" else kind
-    if reinforced == "ipo":
-        t.settings.setdefault("loss_type", "ipo")
-        kind = "dpo"
-    if kind == "grpo":
-        t.missing.append(
-            "a reward that launch can prove: `launch plan stage=rlvr recipe.verifier=...`"
-        )
-    elif kind not in ("sft", "dpo", "rm"):
-        t.missing.append(f"a stage that trains {kind}: there are sft, dpo, rm and rlvr")
-    return kind if kind in ("sft", "dpo", "rm") else "sft"
+def names_in_tool(settings: Mapping[str, Any], tool: str) -> dict[str, Any]:
+    """Return settings with the names that a tool has for the keys of the recipe, whichever tool's name
+    a line has.
+    """
+    if tool not in _NAMES:
+        return dict(settings)
+    names: dict[str, str] = {}
+    for key, row in KEYS.items():
+        theirs = row.names_of(_NAMES[tool])
+        every = [name for other in (*TOOLS, "others") for name in row.names_of(other)]
+        if theirs:
+            names |= dict.fromkeys((*every, key.rpartition(".")[2]), theirs[0])
+    return {names.get(name, name): value for name, value in settings.items()}
 
 
 def _translate_stage(t: Translation, kind: str) -> None:
     """Choose stage and trainer, and whether an adapter is trained, in 4 bit or not."""
-    adapter = t.take("adapter", "finetuning_type", "use_peft", "use_lora")
+    adapter = t.take("adapter", "finetuning_type", "use_peft", "use_lora", "lora", "peft")
     if adapter is None and t.tool == LLAMA_FACTORY:
         adapter = "lora"  # its default (hparams/finetuning_args.py)
+    if adapter is None and t.tool == LINE and any(map(_OF_LORA.fullmatch, t.settings)):
+        adapter = "lora"
     name = str(adapter).lower()
     has_adapter = name in ("lora", "qlora", "true")
     if adapter and not has_adapter and name not in ("full", "false"):
@@ -121,8 +133,9 @@ def _translate_stage(t: Translation, kind: str) -> None:
         t.overrides["stage"] = "rm"
     else:
         t.overrides["stage"] = f"lora_{kind}" if has_adapter else kind
-        t.overrides["trainer"] = f"trl_{kind}"
-    t.overrides["gpus"] = str(t.ranks)
+        t.overrides["trainer"] = "trl_grpo" if kind == "rlvr" else f"trl_{kind}"
+    if t.tool != LINE:
+        t.overrides["gpus"] = str(t.ranks)
     if has_adapter and kind != "rm":
         t.overrides["recipe.lora.rank"] = ""  # its place in the line; set by the numbers
         _translate_targets(t)
@@ -136,7 +149,9 @@ def _translate_stage(t: Translation, kind: str) -> None:
 
 def _translate_targets(t: Translation) -> None:
     """Set the layers that get an adapter."""
-    targets = t.take("lora_target_modules", "lora_target")
+    targets = t.take("lora_target_modules", "lora_target", "target_modules")
+    if targets is None and t.tool == LINE:
+        return
     if t.take("lora_target_linear") or str(targets) in ("all", "all-linear", "['all-linear']"):
         targets = "all-linear"
     elif targets is None and t.tool == LLAMA_FACTORY:
@@ -150,32 +165,25 @@ def _translate_targets(t: Translation) -> None:
     t.set("recipe.lora.targets", targets)
 
 
-def _translate_batch(t: Translation) -> None:
-    """Multiply the micro batch, the accumulation and the ranks."""
-    micro = t.take("micro_batch_size", "per_device_train_batch_size")
-    micro = micro or _default(t, "per_device_batch_size", "per_device_train_batch_size")
-    accumulation = t.take("gradient_accumulation_steps") or _default(t, "accumulation")
-    t.take("num_processes", "num_machines")
-    sizes = [as_whole(micro), as_whole(accumulation)]
-    if None in sizes:
-        t.missing.append(f"a number for the batch: it is {micro} x {accumulation}")
-        return
-    per_device, steps = (size or 1 for size in sizes)
-    total = per_device * steps * t.ranks
-    t.set("recipe.per_device_batch_size", per_device)
-    t.set("recipe.global_batch_size", total)
-    ranks = "1 GPU" if t.ranks == 1 else f"{t.ranks} GPUs"
-    t.batch = f"global batch {per_device} x {steps} x {ranks} = {total}"
+def _names_of_key(t: Translation, key: str, row: RecipeKey) -> tuple[str, ...]:
+    """Return the names of a recipe key in the tool; in a line, those of all tools and its own."""
+    if t.tool != LINE:
+        names = row.names_of(_NAMES[t.tool])
+        return (*names, "max_seq_length") if key == "max_seq_length" else names
+    if key in _IN_WORDS:
+        return row.names_of("others")
+    all_names = [name for tool in (*TOOLS, "others") for name in row.names_of(tool)]
+    own = key.rpartition(".")[2]
+    return tuple(dict.fromkeys((*all_names, key.replace(".", "_"), own)))
 
 
 def _translate_numbers(t: Translation, kind: str) -> None:
     """Set the keys whose value is the same in all tools, with the tool's default without one."""
     trains_adapter = "recipe.lora.rank" in t.overrides
     for key, row in KEYS.items():
-        names = row.names_of(_NAMES[t.tool])
-        if key == "max_seq_length":
-            names = (*names, "max_seq_length")
-        if not names or key in _APART or key == "per_device_batch_size":
+        names = _names_of_key(t, key, row)
+        is_of_others = kind == "rlvr" and t.tool != LINE and key == "max_seq_length"
+        if not names or key in _APART or key == "per_device_batch_size" or is_of_others:
             continue
         value = t.take(*names)
         if key.startswith(_OF_ADAPTER) and not trains_adapter:
@@ -183,7 +191,7 @@ def _translate_numbers(t: Translation, kind: str) -> None:
         if key == "gradient_checkpointing" and value is not None:
             value = value in (True, "true", "unsloth", "offload")
         if value is None:
-            value = _default(t, key, *names, trainer=f"trl_{kind}" if kind != "rm" else "trl_sft")
+            value = default_of(t, key, *names, trainer=_TRAINERS[kind])
         if key in _WHOLE and value is not None:
             value = as_whole(value) if as_whole(value) is not None else value
         is_off = key == "max_steps" and isinstance(value, int) and value <= 0
@@ -193,10 +201,18 @@ def _translate_numbers(t: Translation, kind: str) -> None:
         t.set("recipe.lora.rank", 8 if t.tool == LLAMA_FACTORY else 16)
     if t.take("disable_gradient_checkpointing"):
         t.set("recipe.gradient_checkpointing", False)
-    if "recipe.learning_rate" not in t.overrides:
+    if "recipe.learning_rate" not in t.overrides and t.tool != LINE:
         t.missing.append("learning_rate, which axolotl has no default for")
     evaluates = "data.validation" in t.overrides
-    if not evaluates:
+    wants_evaluation = t.take("eval_strategy", "evaluation_strategy") not in (None, "no", False)
+    if (
+        t.tool == LINE
+        and not evaluates
+        and ("recipe.eval_steps" in t.overrides or wants_evaluation)
+    ):
+        t.set("data.validation", 0.05)
+        t.differences.append("the evaluation needs rows: data.validation=0.05 holds 5% of them out")
+    elif not evaluates:
         t.overrides.pop("recipe.eval_steps", None)
     _translate_optimizer(t)
 
@@ -213,30 +229,38 @@ def _translate_optimizer(t: Translation) -> None:
 
 def _translate_schedule(t: Translation) -> None:
     """Set the number of passes, and the warm-up in steps or as a share of them."""
-    epochs = t.take("num_epochs", "num_train_epochs")
-    epochs = epochs if epochs is not None else _default(t, "epochs", "num_train_epochs")
+    epochs = t.take(*_names_of_key(t, "epochs", KEYS["epochs"]), "num_epochs", "num_train_epochs")
+    epochs = epochs if epochs is not None else default_of(t, "epochs", "num_train_epochs")
     whole = as_whole(epochs)
-    if whole is not None:
-        t.set("recipe.epochs", whole)
+    if whole is not None or is_sweep(epochs):
+        t.set("recipe.epochs", epochs if whole is None else whole)
+        is_unlimited = "recipe.max_steps" not in t.overrides
+        if t.overrides["stage"].endswith("rlvr") and is_unlimited:
+            t.set("recipe.max_steps", None)
     elif isinstance(epochs, int | float):
         t.set("recipe.epochs", math.ceil(epochs))
         t.differences.append(
             f"{epochs:g} passes over the data: whole passes are trained, {math.ceil(epochs)}"
         )
-    steps = t.take("warmup_steps")
-    ratio = t.take("warmup_ratio")
+    steps = t.take("warmup_steps", "num_warmup_steps")
+    ratio = t.take("warmup_ratio", "warmup")
     if steps is not None and as_number(steps) >= 1:
         t.set("flags.warmup_steps", as_whole(steps))
         return
+    if ratio is None and steps is None and t.tool == LINE:
+        return
     if ratio is None:
-        ratio = steps if steps is not None else _default(t, "warmup_ratio", "warmup_steps")
+        ratio = steps if steps is not None else default_of(t, "warmup_ratio", "warmup_steps")
     t.set("recipe.warmup_ratio", float(ratio or 0))
 
 
 def _translate_preferences(t: Translation) -> None:
     beta = t.take("rl_beta", "beta", "pref_beta", "dpo_beta")
+    loss = t.take("loss_type", "pref_loss", "dpo_loss_type", "loss")
+    if beta is None and loss is None and t.tool == LINE:
+        return
     t.set("recipe.beta", beta if beta is not None else 0.1)
-    loss = t.take("loss_type", "pref_loss", "dpo_loss_type") or "sigmoid"
+    loss = loss or "sigmoid"
     losses = loss if isinstance(loss, list) else [str(loss)]
     t.take("max_prompt_length")
     if len(losses) == 1 and losses[0] in _DPO_LOSSES:
@@ -249,6 +273,8 @@ def _translate_packing(t: Translation, kind: str) -> None:
     packs = t.take("sample_packing", "packing", "neat_packing") in (True, "true", "auto")
     flattens = t.take("batch_flattening", "padding_free") in (True, "true", "auto")
     t.take("packing_strategy", "eval_packing")
+    if t.tool == LINE and not packs and not flattens:
+        return
     if kind != "sft":
         if packs or flattens:
             t.differences.append("packing: pairs are padded here, which changes speed alone")
@@ -265,32 +291,42 @@ def _translate_rest(t: Translation) -> None:
     """Set what has an exact counterpart, then a flag of the trainer; name everything else."""
     _translate_tracking(t)
     trainer = t.overrides.get("trainer")
-    fields = locked_schema(trainer).fields if trainer else {}
-    _, without = _tables()
+    flags = locked_schema(trainer).fields if trainer else {}
     for name, value in list(t.settings.items()):
-        if not is_set(value) or value is False or value in ("none", "no"):
-            continue
-        change = next((change for pattern, change in without if pattern.fullmatch(name)), None)
-        cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
-        sets = cure.ways[0].sets if cure and cure.ways and cure.ways[0].is_exact else ()
-        keys = [item.partition("=")[0] for item in sets]
-        is_known = sets and not any(key.startswith("flags.") for key in keys)
-        if is_known and change is None:
-            for item in sets:
-                key, _, setting = item.partition("=")
-                t.overrides.setdefault(key, setting)
-        elif name in fields and not isinstance(value, dict) and change != "":
-            t.set(f"flags.{name}", value)
-        elif change is None:
-            t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
-        elif change:
-            t.differences.append(f"{name}: {change}")
+        if is_set(value) and value is not False and value not in ("none", "no"):
+            _translate_setting(t, name, value, flags)
     sharding = t.overrides.get("parallel")
     if sharding and t.ranks == 1:
         del t.overrides["parallel"]
         t.differences.append(
             f"sharding: 1 GPU has nothing to shard; with gpus=N set parallel={sharding}"
         )
+
+
+def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[str]) -> None:
+    """Set what a name stands for, or name it with what its lack changes; `flags` are the trainer's."""
+    patterns = names_without_counterpart()
+    change = next((change for pattern, change in patterns if pattern.fullmatch(name)), None)
+    if t.tool == LINE and name in _SAME_IN_A_LINE:
+        change = None
+    cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
+    sets = cure.ways[0].sets if cure and cure.ways and cure.ways[0].is_exact else ()
+    is_flag = any(item.startswith("flags.") for item in sets)
+    removal = cure.sentence if cure and cure.sentence.startswith(_REMOVAL) else ""
+    if sets and not is_flag and change is None:
+        for item in sets:
+            key, _, setting = item.partition("=")
+            t.overrides.setdefault(key, setting)
+    elif t.tool == LINE and removal and change is None:
+        t.differences.append(f"{name}={shorten(value)}: {removal.removeprefix(_REMOVAL)}")
+    elif name in flags and not isinstance(value, dict) and change != "":
+        t.set(f"flags.{name}", value)
+    elif change is None:
+        t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
+    elif change:
+        t.differences.append(f"{name}: {change}")
+    else:
+        t.left_out.append(name)
 
 
 def _translate_tracking(t: Translation) -> None:
@@ -309,18 +345,14 @@ def _translate_tracking(t: Translation) -> None:
         entity = t.take("wandb_entity")
         if entity:
             t.set("tracking_entity", entity)
-    for name in ("output_dir", "run_name", "wandb_name"):
-        t.take(name)  # a run's folder and name are launch's own
+    folder, name = t.take("output_dir", "out_dir"), t.take("run_name", "wandb_name", "exp_name")
+    if t.tool == LINE and "hub_model_id" in t.settings:
+        t.take("push_to_hub")  # hub.push says it
+    if t.tool == LINE and folder:
+        t.set("runs", folder)
+    if t.tool == LINE and name:
+        t.set("name", name)
     save = t.overrides.get("recipe.checkpoint_steps")
     steps = t.take("save_steps")
     if save is None and as_whole(steps):
         t.set("recipe.checkpoint_steps", as_whole(steps))
-
-
-def _default(t: Translation, key: str, *flags: str, trainer: str | None = None) -> Any:
-    """Return what the tool takes where its file sets nothing; of TRL, by the locked parser."""
-    defaults, _ = _tables()
-    if key in defaults[t.tool] or t.tool != TRL:
-        return defaults[t.tool].get(key)
-    fields = locked_schema(trainer or t.overrides.get("trainer") or "trl_sft").fields
-    return next((fields[flag].default for flag in flags if flag in fields), None)

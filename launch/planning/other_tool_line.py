@@ -1,22 +1,32 @@
-"""Plans the line that a file of another tool is here, before it is printed."""
+"""Plans the line that another tool's file, or a line in other tools' words, is here, before it is
+printed.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.line import CommandLine, override_key
-from launch.config.other_tool_files import recognise_tool
+from launch.config.compose import expand_sweep
+from launch.config.line import CommandLine, is_bare_word, override_key, stage_name
+from launch.config.other_tool_files import LINE, TORCHTUNE, recognise_tool
+from launch.config.other_tools import is_command
 from launch.config.yaml_nodes import NotYamlError, load_yaml
-from launch.errors import UserError, ways_of
+from launch.errors import UserError, nearest, ways_of
 from launch.planning.build import plan_line
-from launch.planning.other_tool_files import translate_file
+from launch.planning.other_tool_files import names_in_tool, translate_file
 from launch.planning.other_tool_values import Translation
+from launch.planning.torchtune_file import flatten_torchtune
+from launch.planning.typed_line import VERBS, TypedLine, is_sweep, read_line
 from launch.worker.finding import Finding, Fix, Way
 
-_MOST_CHANGES = 5  # cures that are followed until the line plans
+_MOST_CHANGES = 6  # cures that are followed until the line plans
+_KIND_OF_STAGE = ("sft", "dpo", "rm", "rlvr")
+_RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
+_MESSAGE = "this line is in the words of other tools"
 
 
 def explain_file(path: Path, given: Sequence[str] = ()) -> tuple[str, Fix] | None:
@@ -25,6 +35,104 @@ def explain_file(path: Path, given: Sequence[str] = ()) -> tuple[str, Fix] | Non
     `given` are overrides that the user has set beside the file; they win, and `gpus` among them is
     the number of ranks of the batch.
     """
+    read = _read_file(path)
+    if read is None:
+        return None
+    tool, settings = read
+    return tool, _explain(plan_file(settings, tool, path, given), "plan")
+
+
+def answer_line(argv: Sequence[str]) -> Finding | None:
+    """Return the line that one in the words of other tools is here, as a whole; None for a line in
+    launch's own words, of which one may be wrong, and for what is asked of a run.
+    """
+    if argv and is_bare_word(argv[0]) and is_command(argv[0], VERBS):
+        return None
+    typed = read_line(argv)
+    if "pipeline" in typed.overrides:
+        return None
+    read = _read_file(typed.file) if typed.file is not None else None
+    if read is not None:
+        message = f"this is a file of {read[0]}, which launch translates"
+        return Finding.error("other_tool", message, f"{typed.file}:1", _translate(typed, *read))
+    if typed.file is not None:
+        finding = _answer_to_own_file(typed, typed.file)
+        if finding is not None:
+            return finding
+    if not _is_whole(typed):
+        return None
+    message = _MESSAGE if typed.foreign else f"'{typed.verb}' needs a stage"
+    has_data_alone = "dataset_name" in typed.settings and not typed.names_model
+    is_draft = has_data_alone and "stage" not in typed.overrides
+    cure = _draft(typed) if is_draft else _translate(typed, LINE, {})
+    return Finding.error("other_tool", message, "command line", cure)
+
+
+def _translate(typed: TypedLine, tool: str, settings: Mapping[str, Any]) -> Fix:
+    """Return the line that a typed one is, with the settings of its file."""
+    if _RESUMES.intersection(typed.settings):
+        typed.notes.append("the same command resumes an unfinished run")
+    translation = plan_file(
+        {**settings, **names_in_tool(typed.settings, tool)},
+        tool,
+        typed.file or Path("line"),
+        [f"{key}={value}" for key, value in typed.overrides.items()],
+        typed.method,
+    )
+    translation.differences[:0] = typed.notes
+    return _explain(translation, typed.verb)
+
+
+def _answer_to_own_file(typed: TypedLine, path: Path) -> Finding | None:
+    """Return the answer to a file of no other tool: it is missing, or a stage's file behind another
+    tool's word. With more than that the file is the stage of the line, and the answer is None.
+    """
+    if not path.is_file():
+        return _missing_file(typed) if typed.foreign else None
+    typed.overrides["stage"] = str(path)
+    if len(typed.foreign) != 1 or typed.settings:
+        return None
+    command = shlex.join(["launch", typed.verb, str(path)])
+    cure = Fix.of("a stage's file is given by itself: {0}", f"$ {command}")
+    return Finding.error("other_tool", _MESSAGE, "command line", cure)
+
+
+def _is_whole(typed: TypedLine) -> bool:
+    """Return whether a line is to be said anew: it has no stage, or several words of other tools.
+
+    A single wrong word beside a stage is answered by itself.
+    """
+    if not typed.settings and not typed.method:
+        return False
+    if "stage" in typed.overrides:
+        has_list = any(is_sweep(value) for value in typed.settings.values())
+        return len(typed.foreign) > 1 or (has_list and bool(typed.foreign))
+    return typed.names_data or typed.names_model
+
+
+def _missing_file(typed: TypedLine) -> Finding:
+    """Return the problem of a file that is not there; the line without it has the others."""
+    path = typed.file or Path()
+    beside = [item.name for item in path.parent.glob("*") if item.suffix == path.suffix]
+    near = nearest(path.name, beside, limit=1, cutoff=0.8)
+    cure: Fix | str = "give the path of the file"
+    if near:
+        verb = shlex.join(["launch", typed.verb, str(path.with_name(near[0]))])
+        cure = Fix.of("did you mean {0}?", f"$ {verb}")
+    return Finding.error("other_tool", f"there is no file {path}", "command line", cure)
+
+
+def _draft(typed: TypedLine) -> Fix:
+    """Return the cure for data without a model: a stage for it is drafted."""
+    data = str(typed.settings.get("dataset_name"))
+    command = f"$ launch new {stage_name(data)} --data {shlex.quote(data)}"
+    return Fix.of(
+        "it names no model: add model=OWNER/NAME, or draft a stage for the data with {0}", command
+    )
+
+
+def _read_file(path: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return the tool and the settings of a file; None for a file of no known tool."""
     try:
         content = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, NotYamlError):
@@ -32,29 +140,42 @@ def explain_file(path: Path, given: Sequence[str] = ()) -> tuple[str, Fix] | Non
     settings = (
         {str(key): value for key, value in content.items()} if isinstance(content, dict) else {}
     )
+    flat = flatten_torchtune(settings)
+    if flat is not None:
+        return TORCHTUNE, flat
     tool = recognise_tool(settings)
-    if tool is None:
-        return None
-    return tool, _explain(plan_file(settings, tool, path, given))
+    return None if tool is None else (tool, settings)
 
 
 def plan_file(
-    settings: Mapping[str, Any], tool: str, path: Path, given: Sequence[str] = ()
+    settings: Mapping[str, Any],
+    tool: str,
+    path: Path,
+    given: Sequence[str] = (),
+    method: str = "",
 ) -> Translation:
     """Translate a file and plan its line; what had to be changed for it is among the differences, and
     what cannot be planned is missing.
     """
     ranks = _ranks_of(given)
-    translation = translate_file(settings, tool, path, ranks)
+    stage = next((item[6:] for item in given if item.startswith("stage=")), "")
+    if not method and stage:
+        method = _kind_of_stage(stage)
+    # a file of torchtune is read as a line: its own recipes have the defaults that it leaves out
+    words = LINE if tool == TORCHTUNE else tool
+    translation = translate_file(settings, words, path, ranks, method)
     for override in given:
         if "=" in override:
             translation.overrides[override_key(override)] = override.partition("=")[2]
-    if translation.missing:
+    if any(is_sweep(value) for value in translation.overrides.values()):
+        translation.overrides.setdefault("sweep", "true")
+    keeps_trainer = bool(stage) and not any(item.startswith("trainer=") for item in given)
+    if translation.missing or (keeps_trainer and _plans_with_its_trainer(translation)):
         return translation
     tried: set[str] = set()
     for _ in range(_MOST_CHANGES):
         try:
-            plan_line(CommandLine("plan", False, tuple(translation.lines)))
+            _plan(translation)
             return translation
         except UserError as error:
             problem = error.problems[0]
@@ -65,6 +186,42 @@ def plan_file(
         _follow(translation, way, problem)
     translation.missing.append(problem.statement)
     return translation
+
+
+def _plans_with_its_trainer(translation: Translation) -> bool:
+    """Return whether the stage that a line names can do what the line sets with its own trainer, which
+    it then keeps.
+    """
+    trainer = translation.overrides.pop("trainer", None)
+    try:
+        _plan(translation)
+    except UserError:
+        if trainer is not None:
+            translation.overrides["trainer"] = trainer
+        return False
+    return True
+
+
+def _plan(translation: Translation) -> None:
+    """Plan the line; of a sweep its first run. Raises UserError."""
+    overrides = [item for item in translation.lines if item != "sweep=true"]
+    line = CommandLine("plan", False, tuple(overrides))
+    if len(overrides) < len(translation.lines):
+        line = expand_sweep(replace(line, argv=(*line.argv, "--multirun")))[0]
+    plan_line(line)
+
+
+def _kind_of_stage(stage: str) -> str:
+    """Return the kind of a stage of the user's or of launch; "" for one that cannot be composed."""
+    plain = stage.removeprefix("lora_")
+    if plain in _KIND_OF_STAGE:
+        return plain
+    from launch.config.compose import compose_once
+
+    try:
+        return str(compose_once(CommandLine("plan", False, (f"stage={stage}",))).config.stage.kind)
+    except UserError:
+        return ""
 
 
 def _ranks_of(given: Sequence[str]) -> int | None:
@@ -88,9 +245,9 @@ def _follow(translation: Translation, way: Way, problem: Finding) -> None:
     translation.differences.append(f"{change}, because {problem.message}")
 
 
-def _explain(translation: Translation) -> Fix:
+def _explain(translation: Translation, verb: str) -> Fix:
     """Return the line with its arithmetic, what is missing of it, and what differs."""
-    command = f"$ launch plan {shlex.join(translation.lines)}"
+    command = f"$ launch {verb} {shlex.join(translation.lines)}"
     parts = []
     if translation.missing:
         parts.append(
@@ -101,9 +258,11 @@ def _explain(translation: Translation) -> Fix:
         parts.append("the same training is here: {0}")
     if translation.batch:
         grows = ""
-        if translation.ranks == 1:
+        if translation.ranks == 1 and translation.tool != LINE:
             grows = f", and N times as many with `launch plan {translation.file} gpus=N`"
         parts.append(f"{translation.batch}{grows}")
     if translation.differences:
         parts.append(f"what differs: {'; '.join(translation.differences)}")
+    if translation.left_out and translation.tool == LINE:
+        parts.append(f"left out, as it changes no number: {', '.join(translation.left_out)}")
     return Fix.of(". ".join(parts), command)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.quoting import quote_text
+from launch.planning.local_rows import LocalRows
+from launch.planning.typed_line import is_sweep
 
 _PLAIN = re.compile(r"[\w./@+~-]+")
 
@@ -25,6 +27,8 @@ class Translation:
     batch: str = ""  # the arithmetic of the global batch
     differences: list[str] = field(default_factory=list)  # what differs, and what that changes
     missing: list[str] = field(default_factory=list)  # what only the reader knows
+    left_out: list[str] = field(default_factory=list)  # what changes no number of the training
+    rows: LocalRows | None = None  # of its data, where that is a file here
 
     def take(self, *names: str) -> Any:
         """Remove the settings and return the first that has a value."""
@@ -32,7 +36,7 @@ class Translation:
         return next((value for value in values if is_set(value)), None)
 
     def set(self, key: str, value: Any) -> None:
-        self.overrides[key] = as_override(value)
+        self.overrides[key] = str(value) if is_sweep(value) else as_override(value)
 
     @property
     def lines(self) -> list[str]:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,9 @@ def test_which_run_a_name_resolves_to(runs: Path) -> None:
         assert resolve_run(name, runs) == runs / "sft" / "gpu8-abc"
     shutil.copytree(runs / "sft" / "gpu8-abc", runs / "sft_lora" / "gpu8-def")
     assert resolve_run("sft", runs) == runs / "sft" / "gpu8-abc"
+    later = time.time() + 60
+    os.utime(runs / "sft_lora" / "gpu8-def" / "plan.json", (later, later))
+    assert resolve_run("latest", runs) == runs / "sft_lora" / "gpu8-def"
     assert refusal(["gpu8"])[0] == "ambiguous_run"
     assert len(re.findall(r"demo/\w+ \(2", refusal(["demo/"])[1])) == 2
     assert refusal(["god"])[0] == "unknown_run" and "'good'" in refusal(["god"])[1]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -11,6 +13,7 @@ from launch.config.line import (
 )
 from launch.config.override_checks import check_overrides
 from launch.config.quoting import quote_value
+from launch.config.shorthand import expand
 from launch.errors import UserError
 from tests.messages import outline, values_of
 
@@ -44,19 +47,24 @@ def test_a_first_word_of_another_habit_is_answered(line: str, values: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("word", "verb"), [("train", "run"), ("trian", "run"), ("ls", "status"), ("kill", "stop")]
+    ("word", "named"),
+    [
+        ("train", ["run"]),
+        ("trian", ["run"]),
+        ("ls", ["launch help keys", "launch status"]),
+        ("kill", ["launch stop RUN"]),
+    ],
 )
-def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> None:
+def test_a_word_of_other_tools_names_the_verb(word: str, named: list[str]) -> None:
     with pytest.raises(UserError) as refused:
         parse_line([word], VERBS)
-    assert values_of(str(refused.value.problems[0].cure)) == [verb]
+    assert values_of(str(refused.value.problems[0].cure)) == named
 
 
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
         ("trl sft --learning_rate 2e-5", "launch stage=sft --learning_rate 2e-5"),
-        ("axolotl train mine.yml", "launch mine.yml"),
         ("grpo gpus=8", "launch stage=rlvr gpus=8"),
         ("torchrun x.py --lr 1", "launch lint -- torchrun x.py --lr 1"),
     ],
@@ -65,6 +73,18 @@ def test_a_line_of_another_tool_is_answered_behind_its_name(line: str, instead: 
     with pytest.raises(UserError) as refused:
         parse_line(line.split(), VERBS)
     assert values_of(str(refused.value.problems[0].cure)) == [instead]
+
+
+def test_a_name_behind_a_file_of_data_is_not_a_hub_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("{}\n", encoding="utf-8")
+    line = CommandLine("plan", False, ("stage=sft", "data=rows.jsonl:alpaca"))
+    with pytest.raises(UserError) as refused:
+        check_overrides(expand(line))
+    [problem] = refused.value.problems
+    assert (problem.id, str(problem.cure)) == ("bad_value", "set data=rows.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launch.api.cures import check_cures
+from launch.api.cures import explain_problems
 from launch.config.compose import compose_once
 from launch.config.line import parse_line
 from launch.config.other_tool_files import recognise_tool
@@ -31,10 +31,11 @@ def answer_to(folder: Path, settings: dict[str, Any], *overrides: str) -> Findin
     """Write a file and return the answer to its line, as the command prints it."""
     path = folder / "theirs.yaml"
     path.write_text(yaml.safe_dump(settings), "utf-8")
-    line = parse_line(["plan", str(path), *overrides], ["plan"])
+    argv = ["plan", str(path), *overrides]
+    line = parse_line(argv, ["plan"])
     with pytest.raises(UserError) as refused:
         compose_once(line)
-    (problem,) = check_cures(line, refused.value.problems)
+    (problem,) = explain_problems(argv, line, refused.value.problems)
     assert problem.id == "other_tool" and problem.where == f"{path}:1"
     return problem
 

@@ -1,0 +1,93 @@
+"""The batch of another tool's file or line: micro batch x accumulation x ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launch.config.compose import compose_once
+from launch.config.line import CommandLine
+from launch.config.other_tool_files import LINE
+from launch.config.recipe_keys import KEYS, RecipeConfig
+from launch.data.draft import fitting_batch
+from launch.planning.other_tool_defaults import default_of
+from launch.planning.other_tool_values import Translation, as_whole
+
+_STEPS = 3  # of an epoch, at least, where a line sets no batch
+_MICRO = ("micro_batch_size", "per_device_train_batch_size")
+_ACCUMULATION = ("gradient_accumulation_steps", "grad_accum", "grad_accumulation_steps")
+
+
+def translate_batch(t: Translation, kind: str) -> None:
+    """Multiply the micro batch, the accumulation and the ranks."""
+    names = [*_MICRO, *KEYS["per_device_batch_size"].names_of("others")]
+    micro = t.take(*names)
+    accumulation = t.take(*_ACCUMULATION)
+    t.take("num_processes", "num_machines")
+    if t.tool == LINE:
+        _translate_line(t, kind, micro, accumulation)
+        return
+    micro = micro or default_of(t, "per_device_batch_size", "per_device_train_batch_size")
+    accumulation = accumulation or default_of(t, "accumulation")
+    _set_product(t, kind, micro, accumulation)
+
+
+def _set_product(t: Translation, kind: str, micro: Any, accumulation: Any) -> None:
+    sizes = [as_whole(micro), as_whole(accumulation)]
+    if None in sizes:
+        t.missing.append(f"a number for the batch: it is {micro} x {accumulation}")
+        return
+    per_device, steps = (size or 1 for size in sizes)
+    total = per_device * steps * t.ranks
+    ranks = "1 GPU" if t.ranks == 1 else f"{t.ranks} GPUs"
+    t.batch = f"global batch {per_device} x {steps} x {ranks} = {total}"
+    t.set("recipe.per_device_batch_size", per_device)
+    _set_total(t, kind, total)
+
+
+def _set_total(t: Translation, kind: str, total: int) -> None:
+    """Set the batch of a step. In RLVR it is answers: prompts x answers of each."""
+    if kind != "rlvr":
+        t.set("recipe.global_batch_size", total)
+        return
+    samples = as_whole(t.settings.get("num_generations")) or 8  # TRL's default
+    t.settings.setdefault("num_generations", samples)
+    t.set("recipe.prompts_per_step", max(1, total // samples))
+
+
+def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) -> None:
+    """Set what a line says of its batch; without it, one that gives a small data set's epoch some
+    steps.
+    """
+    total = as_whole(t.take("global_batch_size", *KEYS["global_batch_size"].names_of("others")))
+    recipe = _recipe_of_stage(t)
+    per_device = as_whole(micro) or recipe.per_device_batch_size
+    if total is None and accumulation is not None:
+        _set_product(t, kind, per_device, accumulation)
+        return
+    if kind == "rlvr":
+        if total is not None:
+            _set_total(t, kind, total)
+        elif t.rows is not None and t.rows.count < 2 * (recipe.prompts_per_step or 1):
+            t.set("recipe.prompts_per_step", fitting_batch(t.rows.count, 32, _STEPS))
+        return
+    if total is None and t.rows is not None:
+        largest = recipe.global_batch_size
+        fitting = max(fitting_batch(t.rows.count, largest, _STEPS), t.ranks)
+        if fitting < largest:
+            total = fitting
+            t.batch = f"a batch of {total} suits {t.rows.count} rows, which the stage's {largest} does not"
+    if total is None:
+        if micro is not None:
+            t.set("recipe.per_device_batch_size", per_device)
+        return
+    t.set("recipe.global_batch_size", total)
+    share = max(1, total // t.ranks)
+    if micro is not None or per_device > share:
+        t.set("recipe.per_device_batch_size", min(per_device, share))
+
+
+def _recipe_of_stage(t: Translation) -> RecipeConfig:
+    """Return the recipe that the chosen stage has without the line."""
+    return compose_once(
+        CommandLine("plan", False, (f"stage={t.overrides['stage']}",))
+    ).config.recipe

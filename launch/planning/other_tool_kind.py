@@ -1,0 +1,71 @@
+"""Finds what another tool's file or line trains: by a method's name, the settings, or else the rows."""
+
+from __future__ import annotations
+
+from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
+from launch.config.schema import Kind
+from launch.planning.other_tool_values import Translation
+
+_KINDS = ("sft", "dpo", "rm", "rlvr")
+_PAIRED = ("dpo", "rm")
+# Settings of a line that say what is trained.
+_OF_REWARDS = frozenset(
+    ("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "num_generations")
+)
+_OF_PREFERENCES = frozenset(("beta", "dpo_beta", "rl_beta", "pref_beta", "loss_type", "pref_loss"))
+
+
+def find_kind(t: Translation, method: str) -> str:
+    """Return what is trained: sft, dpo, rm or rlvr. What launch has no stage for is missing, as are
+    rows of another form than the stage needs.
+
+    `method` is what a line names, a stage or another tool's method.
+    """
+    if t.tool == LINE and not method:
+        method = _method_of_line(t)
+    kind = _as_stage(t, method or _method_of_file(t))
+    if kind not in _KINDS:
+        t.missing.append(f"a stage that trains {kind}: there are {', '.join(_KINDS)}")
+        return "sft"
+    if t.tool == LINE and t.rows is not None and (kind in _PAIRED) != (t.rows.kind == Kind.dpo):
+        fitting = "dpo" if t.rows.kind == Kind.dpo else "sft"
+        needed = "pairs of answers" if kind in _PAIRED else "chats or answers, and not pairs"
+        t.missing.append(f"rows for stage={kind}: it needs {needed}; these are for stage={fitting}")
+    return kind
+
+
+def _method_of_line(t: Translation) -> str:
+    """Return the method that the settings of a line are for, or else its rows; "" if neither says."""
+    if not _OF_REWARDS.isdisjoint(t.settings):
+        return "rlvr"
+    if t.rows is not None:
+        return str(t.rows.kind)
+    return "" if _OF_PREFERENCES.isdisjoint(t.settings) else "dpo"
+
+
+def _method_of_file(t: Translation) -> str:
+    """Return the method that a file of each tool is for, sft where it names none."""
+    stage = str(t.take("stage") or "") if t.tool == LLAMA_FACTORY else ""
+    reinforced = str(t.take("rl", "rl_type") or "").lower()
+    if t.tool == AXOLOTL and t.take("reward_model"):
+        return "rm"
+    if t.tool != TRL:
+        return stage or reinforced or "sft"
+    if {"reward_funcs", "num_generations"} & t.settings.keys():
+        return "grpo"
+    loss = t.settings.get("loss_type")
+    has_loss = loss is not None and str(loss) not in ("nll", "dft", "chunked_nll")
+    is_dpo = has_loss or {"beta", "max_prompt_length", "loss_weights"} & t.settings.keys()
+    return reinforced or ("dpo" if is_dpo else "sft")
+
+
+def _as_stage(t: Translation, method: str) -> str:
+    """Return the stage that trains with a method, or one that is like it."""
+    if method in ("ppo", "rloo", "reinforce"):
+        t.differences.append(f"{method}: RLVR trains with GRPO here, without a value model")
+    if method in ("ppo", "rloo", "reinforce", "grpo"):
+        return "rlvr"
+    if method == "ipo":
+        t.settings.setdefault("loss_type", "ipo")
+        return "dpo"
+    return "rm" if method.startswith("reward_model") else method

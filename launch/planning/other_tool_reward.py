@@ -1,0 +1,63 @@
+"""Translates the reward of another tool's file or line into a verifier, and GRPO's own numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from launch.planning.other_tool_values import Translation
+
+_NAMES = (
+    *("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "reward_functions"),
+    *("custom_reward_function_path", "reward_model_name_or_path", "verifier"),
+)
+_OF_THE_ANSWER = re.compile(r"accuracy\w*|correct\w*|exact\w*|answer\w*|match\w*")
+_BUILT_IN = ("math", "gsm8k", "ifeval", "exact", "rows")
+
+
+def translate_reward(t: Translation) -> None:
+    """Set the verifier, the column that it compares, and the penalty of the divergence."""
+    _translate_verifier(t)
+    beta = t.take("beta", "kl_beta", "kl_coef", "kl_loss_coef")
+    if beta is not None:
+        t.set("recipe.kl_beta", beta)
+    temperature = t.take("temperature")
+    if temperature is not None:
+        t.set("recipe.temperature", temperature)
+    if t.rows is not None and t.rows.truth not in (None, "ground_truth"):
+        t.set("data.columns.ground_truth", t.rows.truth)
+
+
+def _translate_verifier(t: Translation) -> None:
+    given = t.take(*_NAMES)
+    rewards = [str(each) for each in (given if isinstance(given, list) else [given]) if each]
+    if len(rewards) > 1:
+        t.differences.append(f"the rewards {', '.join(rewards[1:])}: the first alone is used")
+    reward = rewards[0] if rewards else ""
+    file = _find_function(reward, t.file.parent)
+    fitting = t.rows.verifier if t.rows is not None else None
+    if file is not None:
+        t.overrides["recipe.verifier"] = file
+    elif reward in _BUILT_IN:
+        t.set("recipe.verifier", reward)
+    elif fitting is not None and (not reward or _OF_THE_ANSWER.fullmatch(reward)):
+        t.set("recipe.verifier", fitting)
+    else:
+        t.missing.append(
+            f"a reward that launch can prove{f', for {reward}' if reward else ''}: "
+            "recipe.verifier=PATH.py:FUNCTION, or exact, math, ifeval, rows"
+        )
+
+
+def _find_function(reward: str, folder: Path) -> str | None:
+    """Return PATH.py:FUNCTION for `rewards.py:f`, `rewards.f` or `rewards:f`; None without such a
+    file here or beside the other tool's file.
+    """
+    parts = re.fullmatch(r"(.+?)(?:\.py)?[.:](\w+)", reward)
+    if parts is None:
+        return None
+    module = parts[1].replace(".", "/") if not parts[1].endswith(".py") else parts[1]
+    for path in (Path(f"{parts[1]}.py"), Path(f"{module}.py"), folder / f"{module}.py"):
+        if path.is_file():
+            return f"{path}:{parts[2]}"
+    return None

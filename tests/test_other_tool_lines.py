@@ -1,0 +1,90 @@
+"""Lines in the words of other tools: each is answered at once with the whole line that it is here.
+
+other_tool_lines/lines.yaml has lines as they are typed, in a folder with small data
+(other_tool_lines/folder.py), each with the command of its answer, which is planned where a stage's line
+is one. A list has what the answer has to name besides.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch.__main__ import main
+from launch.commands.verbs import VERBS
+from launch.config.compose import expand_sweep
+from launch.config.line import parse_line
+from launch.errors import EXIT_REFUSED, UserError
+from launch.planning.build import plan_line
+from launch.planning.typed_line import VERBS as PLANNED
+from launch.planning.typed_line import read_line
+from tests.other_tool_lines.folder import MODEL, write_folder
+
+TABLE: dict[str, list[str]] = yaml.safe_load(
+    (Path(__file__).parent / "other_tool_lines" / "lines.yaml").read_text("utf-8")
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lines")
+    write_folder(path)
+    return path
+
+
+def answer_to(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the first message that a line is answered."""
+    assert main(shlex.split(line)) == EXIT_REFUSED, "such a line starts nothing"
+    return capsys.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize("line", TABLE)
+def test_the_first_answer_has_the_command_that_was_meant(
+    line: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    command, *named = (text.replace("MODEL", MODEL) for text in TABLE[line])
+    answer = answer_to(line.replace("MODEL", MODEL), capsys)
+    first = re.search(r"`([^`]+)`", answer)
+    assert first and first[1] == command, answer
+    assert [text for text in named if text not in answer] == []
+    words = shlex.split(command)
+    if words[0] != "launch" or words[1] not in PLANNED:
+        return
+    planned = expand_sweep(parse_line(words[1:], list(VERBS)))[0]
+    if "this is missing" in answer:
+        with pytest.raises(UserError):
+            plan_line(planned)
+    else:
+        plan_line(planned)
+
+
+def test_the_table_has_lines_of_every_tool() -> None:
+    assert len(TABLE) >= 60
+    planned = [line for line, (command, *_) in TABLE.items() if command.split()[1] in PLANNED]
+    assert len(planned) >= 45
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("run --lr 2,5e-5", {"learning_rate": 2.5e-5}),
+        ("run lr=1e-5,2e-5", {"learning_rate": "1e-5,2e-5"}),
+        ("run epochs=three", {"epochs": 3}),
+        ("run bf16=True", {"bf16": True}),
+        ("run --fp16 --learning-rate=1e-5", {"fp16": True, "learning_rate": "1e-5"}),
+        ("run --lora_target_modules q_proj v_proj", {"lora_target_modules": ["q_proj", "v_proj"]}),
+        ("run data=rows.jsonl:alpaca", {"dataset_name": "rows.jsonl"}),
+        ("run learing_rate=2e-5", {"learning_rate": "2e-5"}),
+    ],
+)
+def test_a_value_is_read_as_it_was_meant(line: str, settings: dict[str, object]) -> None:
+    read = read_line(line.split()).settings
+    assert list(read.values()) == list(settings.values())
