@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.api.cures import check_advice
+from launch.check.machine.accounts import gated_model_warning
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.quoting import quote_text
@@ -62,7 +63,9 @@ class PlannedRun:
 
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
-        return tuple(check_advice(self.plan, self.plan.warnings))
+        gated = gated_model_warning(self.plan, self.plan.machine.environ)
+        advised = check_advice(self.plan, self.plan.warnings)
+        return (*advised, gated) if gated else tuple(advised)
 
     @cached_property
     def memory(self) -> MemoryForecast | None:

@@ -24,6 +24,16 @@ _LARGEST = 1 << 20  # bytes; a config.json has some kilobytes
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # huggingface_hub constants.py
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME; anything else is not on the hub
 
+# Owners whose models require a licence to be accepted; there may be others.
+_GATED = (
+    "meta-llama/",
+    "google/gemma",
+    "mistralai/",
+    "CohereLabs/",
+    "CohereForAI/",
+    "bigcode/starcoder",
+)
+
 
 @dataclass(frozen=True)
 class FetchedConfig:
@@ -31,6 +41,11 @@ class FetchedConfig:
 
     config: Mapping[str, Any] | None
     why: str = ""  # the reason why it is not known
+
+
+def is_gated(reference: str) -> bool:
+    """Return whether a model of the hub is known to require a licence to be accepted."""
+    return reference.startswith(_GATED)
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:

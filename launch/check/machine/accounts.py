@@ -13,21 +13,12 @@ from urllib.parse import urlsplit
 
 from launch.check.machine.rule import Host, rule
 from launch.config.schema import Launcher, Tracking
-from launch.planning.hub_config import find_hub_token
+from launch.planning.hub_config import find_hub_token, is_gated
 from launch.planning.model_folder import hub_snapshot
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding, Fix
 
-# Owners whose models require a licence to be accepted; there may be others.
-_GATED = (
-    "meta-llama/",
-    "google/gemma",
-    "mistralai/",
-    "CohereLabs/",
-    "CohereForAI/",
-    "bigcode/starcoder",
-)
 _TIMEOUT = 3.0  # seconds
 _HOST = "api.wandb.ai"
 
@@ -43,7 +34,7 @@ def hub_token_exists(plan: Plan, host: Host) -> Finding:
             return failed(message, cure, "hub.push")
         return passed("a token is set")
     model = plan.inputs.model
-    if model.local or not model.reference.startswith(_GATED):
+    if model.local or not is_gated(model.reference):
         return skipped("no input is known to need one")
     if token:
         return passed(f"a token is set, for {model.reference}")
@@ -51,6 +42,12 @@ def hub_token_exists(plan: Plan, host: Host) -> Finding:
         return passed(f"{model.reference} is gated, and cached here")
     message = f"{model.reference} is gated, and no token was found"
     return warned(message, cure, model.provenance.where)
+
+
+def gated_model_warning(plan: Plan, environ: Mapping[str, str]) -> Finding | None:
+    """Return the warning of a gated model without a token, for a plan; None if there is none."""
+    finding = hub_token_exists.finish(hub_token_exists.judge(plan, Host(environ)), ())
+    return finding if finding.severity == "warn" else None
 
 
 @rule("push_refused", "push", on_login_node=True)
