@@ -216,6 +216,9 @@ def _describe_ranks(plan: Plan) -> str:
         text = "1 CPU process" if width.world_size == 1 else f"{width.world_size} CPU processes"
     if width.nodes > 1:
         text += f" on {width.nodes} nodes, which $LAUNCH_NODE_RANK numbers from 0"
+    device = plan.origins.of("device").where
+    if width.device == "cuda" and device and plan.resolved.get("device") == Device.cpu:
+        text += f" (gpus={width.local} takes precedence over device=cpu of {device})"
     return text
 
 

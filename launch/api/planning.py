@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from launch.api.cures import check_advice
-from launch.check.machine.accounts import gated_model_warning
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.quoting import quote_text
@@ -18,6 +17,7 @@ from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.planning.batches import TokenForecast, forecast_tokens
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
+from launch.planning.hub_config import TOKEN_CURE, lacks_token, missing_token
 from launch.planning.lengths import load_lengths
 from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
@@ -63,9 +63,13 @@ class PlannedRun:
 
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
-        gated = gated_model_warning(self.plan, self.plan.machine.environ)
         advised = check_advice(self.plan, self.plan.warnings)
-        return (*advised, gated) if gated else tuple(advised)
+        model = self.plan.inputs.model
+        if model.local or not lacks_token(model.reference, self.plan.machine.environ):
+            return tuple(advised)
+        message = missing_token(model.reference)
+        where = model.provenance.where
+        return (*advised, Finding.warning("no_hub_token", message, where, TOKEN_CURE))
 
     @cached_property
     def memory(self) -> MemoryForecast | None:

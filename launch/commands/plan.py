@@ -114,7 +114,7 @@ def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
         lines.append(
             "  there is no GPU here: `launch check` and `launch run` are for a machine with GPUs"
         )
-    return lines + [f"  {command}  {effect}" for command, effect in commands.items()]
+    return lines + [f"  {command}  # {effect}" for command, effect in commands.items()]
 
 
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from launch.files import parse_json, read_json_object, write_json
-from launch.planning.model_folder import hf_home
+from launch.planning.model_folder import hf_home, hub_snapshot
 from launch.resources import user_cache
 
 HUB = "https://huggingface.co"
@@ -22,6 +22,7 @@ _TIME_LIMIT = 3.0  # seconds that a plan waits, the DNS lookup included
 _FAILURE_KEPT = 3600.0  # seconds in which the hub is not asked again after it failed
 _LARGEST = 1 << 20  # bytes; a config.json has some kilobytes
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # huggingface_hub constants.py
+TOKEN_CURE = "run `hf auth login`, or export HF_TOKEN"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME; anything else is not on the hub
 
 # Owners whose models require a licence to be accepted; there may be others.
@@ -46,6 +47,17 @@ class FetchedConfig:
 def is_gated(reference: str) -> bool:
     """Return whether a model of the hub is known to require a licence to be accepted."""
     return reference.startswith(_GATED)
+
+
+def lacks_token(reference: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a model of the hub is gated, is not in the cache, and no token was found."""
+    if not is_gated(reference) or find_hub_token(environ):
+        return False
+    return hub_snapshot(reference, environ) is None
+
+
+def missing_token(reference: str) -> str:
+    return f"{reference} is gated, and no token was found"
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:

@@ -189,7 +189,8 @@ def describe(forecast: MemoryForecast) -> list[str]:
     packed = "packed" if setting.packing else "padded"
     limit = setting.tokens // setting.sequences
     samples = count_of(setting.sequences, "sample")
-    at_limit = f"a micro batch of {samples}, each of {limit} tokens ({_LIMIT_KEY}), {packed}, takes"
+    each = " each" if setting.sequences > 1 else ""
+    at_limit = f"a micro batch of {samples} of {limit} tokens{each} ({_LIMIT_KEY}), {packed}, takes"
     lines = []
     if forecast.longest:
         longest = (
