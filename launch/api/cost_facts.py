@@ -88,7 +88,7 @@ def describe_time(plan: Plan, memory: MemoryForecast | None) -> list[str]:
     """Describe in lines how long the training takes, and what would make that known; empty for a
     training on a CPU.
     """
-    if plan.only_tokenizes:
+    if plan.config.cache_only:
         return [_TOKENIZES]
     if memory is None:
         return []
@@ -128,7 +128,7 @@ def describe_disk(plan: Plan) -> list[str]:
     """Describe in lines what the run writes: its model, the checkpoints that are there at once, and
     the model that is downloaded.
     """
-    if plan.only_tokenizes:
+    if plan.config.cache_only:
         return ["the tokenised data alone: no model and no checkpoint is written"]
     lines = [_describe_written(plan)]
     download = download_bytes(plan, plan.machine.environ)

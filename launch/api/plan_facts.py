@@ -148,7 +148,7 @@ def _describe_patch(reason: str, plan: Plan) -> str:
 
 def _describe_counting(plan: Plan) -> str:
     """Describe how the lengths of the data become known; TRL's trainers have no separate pass."""
-    if plan.only_tokenizes:
+    if plan.config.cache_only:
         return "unknown until this run has counted them"
     command = cache_command(plan)
     return f"unknown: {command} counts them, on a CPU" if command else UNKNOWN_TRL

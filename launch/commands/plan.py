@@ -94,7 +94,7 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
 def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
     """Return what comes after the plan of a line: the commands that can follow here."""
     overrides = shlex.join(process_redactor().redact_argv(line.argv))
-    needs_gpus = plan.parallel.width.device == Device.cuda and not plan.only_tokenizes
+    needs_gpus = plan.parallel.width.device == Device.cuda and not plan.config.cache_only
     needs_others = needs_gpus and plan.machine.card is None  # another machine than this one
     is_for_slurm = any(text.startswith("cluster") for text in plan.origins.overrides)
     commands = {f"launch check {overrides}": "checks this machine for it"}
@@ -102,7 +102,7 @@ def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
         commands = {f"launch preview {overrides}": "shows what the model is trained on"}
         if plan.config.trainer.kind == Kind.rlvr:
             commands = {}
-    elif plan.only_tokenizes:
+    elif plan.config.cache_only:
         commands[f"launch {overrides}"] = "tokenises the data, and trains nothing"
     elif plan.parallel.width.nodes == 1:
         commands[f"launch {overrides}"] = "trains on this machine"

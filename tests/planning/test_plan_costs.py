@@ -93,7 +93,7 @@ def test_the_line_that_counts_the_lengths_can_be_pasted() -> None:
     [line] = lines_of("lengths", *SFT, H100, "name=a b".replace(" ", "_"))
     command = shlex.split(line.split("`")[1])
     assert command[:2] == ["launch", "run"]
-    assert planned(*command[2:]).only_tokenizes
+    assert planned(*command[2:]).config.cache_only
 
 
 @pytest.mark.parametrize(
