@@ -275,7 +275,7 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
         comment += f", {math.ceil(rows / batch)} steps an epoch"
         if batch < shipped["global_batch_size"]:
             comment += (
-                f"; {_BASES[base]} has {shipped['global_batch_size']}, too many for {rows} rows"
+                f"; the stage {base} has {shipped['global_batch_size']}, too many for {rows} rows"
             )
     lines = [f"  global_batch_size: {batch} # {comment}"]
     if is_demo and batch < shipped["per_device_batch_size"]:

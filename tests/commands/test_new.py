@@ -52,7 +52,7 @@ def test_chats_make_an_sft_stage_that_plans(
     assert entry.share == 1.0
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
     assert (
-        "# samples in an optimizer step, 23 steps an epoch; the Tulu 3 SFT recipe has 128" in text
+        "# samples in an optimizer step, 23 steps an epoch; the stage sft has 128, too many" in text
     )
     assert "  # checkpoint_steps: 200 # " in text  # the value that is in effect without the line
     assert (
