@@ -292,9 +292,9 @@ def test_a_stage_fits_the_machine_and_says_why(
     )
     assert planned("stage=a", machine=fixed_machine(digest=str)).parallel.width.device == "cpu"
     # the comment is true, and the plan names both
-    on_gpus = planned("stage=a", "gpus=8", machine=fixed_machine(digest=str))
+    on_gpus = planned("stage=a", "gpus=1", machine=fixed_machine(digest=str))
     [ranks] = [text for name, text in plan_facts(on_gpus, None, None) if name == "ranks"]
-    assert ranks.startswith("8 GPUs (gpus=8 takes precedence over device=cpu of ")
+    assert ranks.startswith("1 GPU (gpus=1 takes precedence over device=cpu of ")
     assert "\ndevice:" not in drafted("b", "--model", "demo")  # its base sets it
     monkeypatch.setattr(
         "launch.commands.drafts.find_gpus", lambda environ: SimpleNamespace(seen=["H100"])
