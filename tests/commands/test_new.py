@@ -307,7 +307,7 @@ def test_a_stage_fits_the_machine_and_says_why(
     for name, device in {"d": "device: cpu", "e": "gpus: 0", "f": "gpus: 8"}.items():
         (run / "config.yaml").write_text(f"{device}\nstage: {{kind: sft}}\n")
         for number, option in enumerate(("--model", "--after")):
-            reason = "\ndevice: cpu # its base was trained on the CPU; remove it"
+            reason = "\ndevice: cpu # its base was trained on the CPU; gpus=N on the command line"
             assert (reason in drafted(f"{name}{number}", option, "sft/mine")) is (name != "f")
 
 
