@@ -81,7 +81,7 @@ def explain_problems(
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
     if line.verb not in VERBS:
-        return problems
+        return list(problems)
     if line.sweeps:
         from launch.config.compose import expand_sweep
 

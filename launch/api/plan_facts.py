@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from launch.check.machine.disk import checkpoint_count, written_bytes
+from launch.api.cost_facts import cache_command, describe_disk, describe_steps, describe_time
 from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Kind, Launcher
-from launch.planning.batches import TokenForecast, describe_tokens
-from launch.planning.data import count_steps, describe_data
+from launch.planning.batches import UNKNOWN_TRL, TokenForecast, describe_tokens
+from launch.planning.data import describe_data
 from launch.planning.estimate.forecast import MemoryForecast, describe
-from launch.planning.estimate.speed import planned_steps, predict_seconds
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import describe_packing, forecast_packing
@@ -20,11 +19,9 @@ from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs, uses_vllm
 from launch.planning.validation import describe_schedule
 from launch.planning.vllm_server import planned_server
-from launch.table import format_bytes, format_duration
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.patches import PATCHES
-from launch.worker.wording import count_of
 
 
 def plan_facts(
@@ -38,11 +35,11 @@ def plan_facts(
         sharing = f"; Ray reserves {ray_needs(values_of(plan.flags))}"
     checked = ""
     if plan.files_checked:
-        checked = f"keys checked against {', '.join(plan.files_checked)}"
+        checked = f"their keys are known to {', '.join(plan.files_checked)}"
     forecast = describe(memory) if memory else []
     token_facts: Iterable[tuple[str, str]] = ()
     if plan.lengths_file:
-        token_facts = describe_tokens(tokens, plan.batch, plan.config.trainer.family)
+        token_facts = describe_tokens(tokens, plan.batch, _describe_counting(plan))
     facts = [
         ("stage", f"{plan.stage}: {description}" if description else plan.stage),
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
@@ -54,7 +51,7 @@ def plan_facts(
         *_name_first("data", describe_data(plan.inputs, plan.data)),
         ("validation", describe_schedule(plan.config) or ""),
         ("loss", _describe_loss(plan)),
-        ("schedule", _describe_duration(plan, tokens.samples if tokens else None)),
+        ("schedule", describe_steps(plan, tokens.samples if tokens else None)),
         ("adapter", _describe_adapter(plan)),
         ("template", _describe_template(plan)),
         ("attention", str(plan.attention) if plan.attention else ""),
@@ -66,8 +63,8 @@ def plan_facts(
         ("python", _describe_python(plan)),
         ("afterwards", _describe_evaluation(plan)),
         *_name_first("memory", forecast),
-        ("time", _describe_time(plan, memory)),
-        ("disk", _describe_disk(plan)),
+        *_name_first("time", describe_time(plan, memory)),
+        *_name_first("disk", describe_disk(plan)),
         *token_facts,
         ("packing", _describe_packing(plan)),
     ]
@@ -126,42 +123,36 @@ def _describe_loss(plan: Plan) -> str:
     text = plan.loss_weighting.text
     if requested is None:
         return text
+    where = plan.origins.of("recipe.loss_averaging").where
     missing = f"{plan.trainer} has no recipe.loss_averaging={requested}"
-    return f"{text}; {missing}, which {plan.stage} sets, and this is nearest"
+    return f"{text}; this is the nearest to what {where} sets, as {missing}"
 
 
 def _describe_patches(plan: Plan) -> list[str]:
     """Describe in a line each what the patches change, which they do only in the running process."""
-    lines = []
+    if not plan.patches:
+        return ["none"]
+    lines = ["changes of the running process; the files of open-instruct stay as they are"]
     for patch in plan.patches:
         id, _, _ = patch.partition("=")
-        lines.append(f"{_format_patch(patch)}: {PATCHES[id].reason}")
-    return lines or ["none"]
+        lines.append(f"{id}: {_describe_patch(PATCHES[id].reason, plan)}")
+    return lines
 
 
-def _describe_time(plan: Plan, memory: MemoryForecast | None) -> str:
-    """Describe how long the training takes; empty for a run on a CPU."""
-    if memory is None:
-        return ""
-    steps = planned_steps(plan)
-    seconds = predict_seconds(plan, steps, memory)
-    if steps is None or seconds is None:
-        return "unknown: it takes the data's lengths, a known GPU and a known memory"
-    return f"about {format_duration(seconds)} for {count_of(steps, 'step')}, without the start"
+def _describe_patch(reason: str, plan: Plan) -> str:
+    """Return the reason of a patch without the clauses about an adapter where none is trained."""
+    if plan.trains_adapter:
+        return reason
+    first, *others = reason.split("; ")
+    return "; ".join([first, *(text for text in others if not text.startswith("an adapter"))])
 
 
-def _describe_disk(plan: Plan) -> str:
-    """Describe what the run writes: its model, and the checkpoints that exist at the same time."""
-    written = written_bytes(plan, plan.machine.environ)
-    if written is None:
-        return "unknown: the size of the model is not known here"
-    model, checkpoint = written
-    count = checkpoint_count(plan)
-    text = f"{format_bytes(model)} for the {'adapter' if plan.lora else 'model'}"
-    if not count:
-        return text
-    checkpoints = f"{count_of(count, 'checkpoint')} of {format_bytes(checkpoint)}"
-    return f"{text}, and while it trains {checkpoints}: {format_bytes(model + count * checkpoint)}"
+def _describe_counting(plan: Plan) -> str:
+    """Describe how the lengths of the data become known; TRL's trainers have no separate pass."""
+    if plan.config.cache_only:
+        return "unknown until this run has counted them"
+    command = cache_command(plan)
+    return f"unknown: {command} counts them, on a CPU" if command else UNKNOWN_TRL
 
 
 def _describe_packing(plan: Plan) -> str:
@@ -190,31 +181,6 @@ def _describe_python(plan: Plan) -> str:
     where = provenance.where or "a file"
     started_by = "`check` and `run` start it"
     return f"{plan.command[0]}, set in {where}; not started, {packages}: {started_by}"
-
-
-def _describe_duration(plan: Plan, samples: int | None) -> str:
-    """Describe how long a run trains, and the strength of DPO.
-
-    Keys that only concern speed must not change these settings.
-    """
-    recipe = plan.config.recipe
-    steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
-    text = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
-    if recipe.max_steps:
-        text = f"at most {recipe.max_steps:,} steps"
-    elif steps is not None:
-        text += f", {steps:,} step" if steps == 1 else f", {steps:,} steps"
-    elif recipe.packing != Packing.bins and not plan.config.trainer.always_packs:
-        text += ", the number of steps is unknown until all rows are counted"
-    if recipe.beta is not None:
-        text += f", beta {recipe.beta:g}"
-    if plan.trainer == OLMO_CORE_DPO:  # its own fact describes its packing
-        return text
-    if recipe.packing == Packing.flatten:
-        text += "; packing leaves the number of steps as it is"
-    elif recipe.packing == Packing.bins:
-        text += "; packing makes fewer, larger steps: a row counts as one sample"
-    return text
 
 
 def _describe_adapter(plan: Plan) -> str:
@@ -251,6 +217,9 @@ def _describe_ranks(plan: Plan) -> str:
         text = "1 CPU process" if width.world_size == 1 else f"{width.world_size} CPU processes"
     if width.nodes > 1:
         text += f" on {width.nodes} nodes, which $LAUNCH_NODE_RANK numbers from 0"
+    device = plan.origins.of("device").where
+    if width.device == "cuda" and device and plan.resolved.get("device") == Device.cpu:
+        text += f" (gpus={width.local} takes precedence over device=cpu of {device})"
     return text
 
 

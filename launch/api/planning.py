@@ -17,6 +17,7 @@ from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.planning.batches import TokenForecast, forecast_tokens
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
+from launch.planning.hub_config import TOKEN_CURE, lacks_token, missing_token
 from launch.planning.lengths import load_lengths
 from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
@@ -62,7 +63,13 @@ class PlannedRun:
 
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
-        return tuple(check_advice(self.plan, self.plan.warnings))
+        advised = check_advice(self.plan, self.plan.warnings)
+        model = self.plan.inputs.model
+        if model.local or not lacks_token(model.reference, self.plan.machine.environ):
+            return tuple(advised)
+        message = missing_token(model.reference)
+        where = model.provenance.where
+        return (*advised, Finding.warning("no_hub_token", message, where, TOKEN_CURE))
 
     @cached_property
     def memory(self) -> MemoryForecast | None:

@@ -18,16 +18,19 @@ from launch.commands.tool_parsers import (
 from launch.commands.verbs import VERBS, VISIBLE, help_text, overview
 from launch.errors import EXIT_DONE, did_you_mean, refusal
 from launch.host.interpreter import installed_versions, package_folders
+from launch.planning.estimate.cards import list_cards, rates_for_card
+from launch.table import Table
 from launch.terminal import echo, print_json
 from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.lock import load_lock
 from launch.worker.json_codec import versioned
 
 KEYS = "keys"
+GPUS = "gpus"
 
 
 def help(arguments: list[str]) -> int:
-    """Print the overview, the help of one verb, or the keys and choices.
+    """Print the overview, the help of one verb, the keys and choices, or the known GPUs.
 
     Raises UserError: unknown_verb.
     """
@@ -36,10 +39,12 @@ def help(arguments: list[str]) -> int:
         echo(overview(), end="")
     elif topic == KEYS:
         return _print_keys()
+    elif topic == GPUS:
+        echo("\n".join(_describe_gpus()))
     elif topic in VERBS:
         echo(help_text(VERBS[topic]), end="")
     else:
-        cure = did_you_mean(topic, [*VISIBLE, KEYS]) or "`launch help` lists the verbs"
+        cure = did_you_mean(topic, [*VISIBLE, KEYS, GPUS]) or "`launch help` lists the verbs"
         raise refusal("unknown_verb", f"there is no help for '{topic}'", "command line", cure)
     return EXIT_DONE
 
@@ -51,6 +56,21 @@ def _print_keys() -> int:
 
     line = CommandLine("run", False, ("stage=demo", "--help"))
     return compose(line, lambda composed: EXIT_DONE)
+
+
+def _describe_gpus() -> list[str]:
+    """Return the table of the GPUs whose memory and speed are known."""
+    rows = [["cluster.gpu_type", "GPU", "GB", "TFLOP/s", "speed", "data sheet"]]
+    for name, card in list_cards().items():
+        speed = "measured" if rates_for_card(card.name).measured else "scaled"
+        sizes = [f"{card.memory_gb:g}", f"{card.tflops:g}"]
+        rows.append([name, card.name, *sizes, speed, card.source])
+    notes = (
+        "TFLOP/s: dense bf16. speed: measured in training, or scaled by the data sheets from an H200.",
+        "A name as nvidia-smi or Slurm has it is known, too, such as nvidia_a100-sxm4-80gb. Where a",
+        "cluster names two kinds alike, cluster.gpu_memory=GIB tells them apart.",
+    )
+    return [*Table("", rows).lines(), "", *notes]
 
 
 PACKAGES = (

@@ -13,12 +13,14 @@ from itertools import chain
 from typing import Any
 
 from launch.api.cures import check_advice
+from launch.check.machine.inputs import hub_is_reachable
+from launch.check.machine.rule import Host
 from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
-from launch.errors import EXIT_DONE, EXIT_REFUSED
+from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
 from launch.execution.preview import inspect_data, tokenize_samples
 from launch.execution.resume import is_finished
@@ -149,7 +151,7 @@ def _summary(findings: Sequence[Finding]) -> str:
 def preview(line: CommandLine) -> int:
     """Print samples of the composed stage.
 
-    Raises UserError: those of VerbParser.pop; preview_failed.
+    Raises UserError: those of VerbParser.pop; hub_unreachable, preview_failed.
     """
     options, rest = build_preview_parser().pop(line)
 
@@ -158,6 +160,11 @@ def preview(line: CommandLine) -> int:
         plan = plan_on_this_machine(composed, reads_rows=False)
         parts = chain.from_iterable(map(split_merged, plan.inputs.mixture))
         plan = replace(plan, inputs=replace(plan.inputs, mixture=tuple(parts)))
+        # without the hub the trainer would try for minutes, and fail with an error of a library's
+        hub = hub_is_reachable.judge(plan, Host(os.environ))
+        hub = hub_is_reachable.finish(hub, plan.config.allow)
+        if hub.stops:
+            raise UserError([hub])
         notify(f"starting {plan.trainer} to tokenize the samples")
         rows = options.n
         if len(plan.inputs.mixture) > 1:  # shares of tokens are estimated from more rows

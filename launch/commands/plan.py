@@ -11,6 +11,7 @@ from launch import resources
 from launch.api.planning import PlannedRun, plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
+from launch.config.schema import Device, Kind
 from launch.errors import EXIT_DONE
 from launch.planning.command import quote_argument
 from launch.planning.flags import FLAG_COLUMNS, format_flag_value
@@ -59,7 +60,7 @@ def plan(line: CommandLine) -> int:
             print_json(planned)
         else:
             _show(planned)
-            echo(_next_commands(line))
+            echo("\n".join(_next_commands(line, planned.plan)))
         return EXIT_DONE
 
     return compose(line, show)
@@ -90,10 +91,30 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
         notify(f"warning: {stage}{warning}")
 
 
-def _next_commands(line: CommandLine) -> str:
-    """Return the sentence about the next commands: the check of this machine, and the run."""
+def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
+    """Return what comes after the plan of a line: the commands that can follow here."""
     overrides = shlex.join(process_redactor().redact_argv(line.argv))
-    return f"\nnext: `launch check {overrides}` looks at this machine, `launch {overrides}` trains"
+    needs_gpus = plan.parallel.width.device == Device.cuda and not plan.config.cache_only
+    needs_others = needs_gpus and plan.machine.card is None  # another machine than this one
+    is_for_slurm = any(text.startswith("cluster") for text in plan.origins.overrides)
+    commands = {f"launch check {overrides}": "checks this machine for it"}
+    if needs_others:
+        commands = {f"launch preview {overrides}": "shows what the model is trained on"}
+        if plan.config.trainer.kind == Kind.rlvr:
+            commands = {}
+    elif plan.config.cache_only:
+        commands[f"launch {overrides}"] = "tokenises the data, and trains nothing"
+    elif plan.parallel.width.nodes == 1:
+        commands[f"launch {overrides}"] = "trains on this machine"
+    if needs_others or is_for_slurm or plan.parallel.width.nodes > 1:
+        commands[f"launch submit {overrides} dry_run=true"] = "writes the Slurm job, to look at"
+        commands[f"launch submit {overrides}"] = "submits it"
+    lines = ["", "next"]
+    if needs_others and plan.parallel.width.nodes == 1:
+        lines.append(
+            "  there is no GPU here: `launch check` and `launch run` are for a machine with GPUs"
+        )
+    return lines + [f"  {command}  # {effect}" for command, effect in commands.items()]
 
 
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:

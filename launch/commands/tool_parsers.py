@@ -303,7 +303,8 @@ examples:
   launch help            every verb in one line
   launch help rollout    one verb: examples, options, exit codes
   launch help keys       the keys used most, and the stages, models, trainers and data sets there are
+  launch help gpus       the GPUs whose memory and speed `plan` knows
 
 Explain a verb, or list all of them.""")
-    parser.add("topic", metavar="VERB", nargs="?", help="a verb, or `keys`")
+    parser.add("topic", metavar="VERB", nargs="?", help="a verb, `keys` or `gpus`")
     return parser

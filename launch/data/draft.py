@@ -36,6 +36,7 @@ _ANSWER = re.compile(
     "answer|attempt|completion|generation|output|repl(y|ies)|response|solution|target",
     re.IGNORECASE,
 )
+_DEVICE_COMMENT = "gpus=N on the command line trains on GPUs in spite of this line"
 _TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
 _BASES = {
     "sft": "the Tulu 3 SFT recipe",
@@ -215,7 +216,7 @@ def draft_stage(
         f"  # tasks: [held_out, gsm8k_cot, /data/my_tasks] # {_TASKS_COMMENT}",
     ]
     if on_cpu and not is_demo:
-        lines += ["", f"device: cpu # {on_cpu}; remove it where there are GPUs"]
+        lines += ["", f"device: cpu # {on_cpu}; {_DEVICE_COMMENT}"]
     if path:
         lines += ["", "model:", f"  path: {write_scalar(path)}"]
     lines += ["", "recipe:", *_draft_recipe(data, base, context)]
@@ -300,6 +301,10 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     if is_size_known:
         batch = fitting_batch(rows, batch)
         comment += f", {math.ceil(rows / batch)} steps an epoch"
+        if batch < shipped["global_batch_size"]:
+            comment += (
+                f"; the stage {base} has {shipped['global_batch_size']}, too many for {rows} rows"
+            )
     lines = [f"  global_batch_size: {batch} # {comment}"]
     if is_demo and batch < shipped["per_device_batch_size"]:
         lines.append(f"  per_device_batch_size: {batch}")
@@ -321,7 +326,9 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
         ]
     lines += _draft_limits(shipped, context)
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
-        lines.append("  # checkpoint_steps: 100 # null saves at the end only")
+        interval = shipped["checkpoint_steps"]
+        effect = "steps between two checkpoints, as here; null saves the model at the end only"
+        lines.append(f"  # checkpoint_steps: {interval} # {effect}")
     return lines
 
 

@@ -10,7 +10,7 @@ from launch.check.machine.disk import checkpoint_count, written_bytes
 from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
-from launch.planning.estimate.speed import planned_steps, predict_seconds
+from launch.planning.estimate.speed import TimeForecast, forecast_time, planned_steps
 from launch.planning.plan import Plan
 from launch.table import Table, format_bytes, format_duration, format_number
 
@@ -27,7 +27,7 @@ class StageCost:
     kept: float | None  # bytes of the model, or of an adapter's merged model
     # Bytes of the checkpoints, which nothing needs once the next stage is done.
     removable: float | None
-    seconds: float | None  # duration of the training
+    time: TimeForecast | None  # of the training; None for a run on a CPU
 
     def as_json(self) -> dict[str, Any]:
         disk = {"kept_bytes": self.kept, "removable_bytes": self.removable}
@@ -35,7 +35,8 @@ class StageCost:
             "finished": self.finished,
             "steps": self.steps,
             "disk": disk,
-            "seconds": self.seconds,
+            "seconds": self.time.seconds if self.time else None,
+            "seconds_at_limit": self.time.at_limit if self.time else None,
         }
 
 
@@ -56,7 +57,7 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
             memory=memory,
             kept=model,
             removable=None if checkpoint is None else checkpoint * checkpoint_count(plan),
-            seconds=predict_seconds(plan, steps, memory),
+            time=forecast_time(plan, memory) if memory else None,
         )
         costs.append(cost)
         starts_from = plan.stage
@@ -83,12 +84,14 @@ def describe_costs(costs: Sequence[StageCost]) -> list[str]:
     kept = sum(cost.kept or 0 for cost in unfinished)
     peak = kept + max((cost.removable or 0 for cost in unfinished), default=0)
     disk = (
-        f"disk: {format_bytes(kept)} of models stay; at most {format_bytes(peak)} are used at once "
-        "if a stage's checkpoints (removable) are deleted when the next stage is done"
+        f"disk: {format_bytes(kept)} of models stay; at most {format_bytes(peak)} are used at once"
     )
+    if len(costs) > 1:
+        disk += ", if a stage's checkpoints (removable) are deleted when the next stage is done"
     unknown = "-: unknown before the data is tokenised, or for this model or GPU"
     table = Table("", [_HEAD, *map(_describe_cost, costs)])
-    return [*table.lines(), disk, unknown]
+    at_limit = "up to: if every sample were as long as recipe.max_seq_length"
+    return [*table.lines(), disk, unknown, at_limit]
 
 
 def _describe_cost(cost: StageCost) -> list[str]:
@@ -104,9 +107,16 @@ def _describe_cost(cost: StageCost) -> list[str]:
         _describe_memory(cost.memory),
         _describe_size(cost.kept),
         _describe_size(cost.removable),
-        "-" if cost.seconds is None else format_duration(cost.seconds),
+        _describe_time(cost.time),
         f"{plan.name}{done}",
     ]
+
+
+def _describe_time(time: TimeForecast | None) -> str:
+    if time is None or time.seconds is None:
+        return "-"
+    most = "up to " if time.at_limit else ""
+    return f"{most}{format_duration(time.seconds)}"
 
 
 def _describe_size(size: float | None) -> str:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from launch.config.recipe_keys import Packing, RecipeConfig
-from launch.config.schema import Family
 from launch.planning.lengths import Histogram, Lengths, draw_batches
 from launch.planning.parallel import Batch
 
-UNKNOWN = "unknown: cache_only=true measures them"
 UNKNOWN_TRL = "unknown: a run measures them at its start, unless it packs into bins"
 _STEPS = 24  # optimizer steps that are simulated for a prediction
 _DRAWN = 10_000  # samples, in global batches, that are drawn for the imbalance
@@ -241,14 +239,14 @@ def _sum_at(values: Sequence[int], indices: Iterable[int]) -> int:
 
 
 def describe_tokens(
-    forecast: TokenForecast | None, batch: Batch, family: Family
+    forecast: TokenForecast | None, batch: Batch, why_unknown: str
 ) -> list[tuple[str, str]]:
     """Describe the forecast as facts of a plan, each a name and a text.
 
-    TRL's trainers have no separate pass that tokenises, so that the lengths become known otherwise.
+    `why_unknown` stands in the place of a forecast, and describes how the lengths become known.
     """
     if forecast is None:
-        return [("lengths", UNKNOWN_TRL if family == Family.trl else UNKNOWN)]
+        return [("lengths", why_unknown)]
     lengths = forecast.summary
     if forecast.loss_share is not None:
         lengths += f"; {forecast.loss_share:.0%} of the tokens carry loss"

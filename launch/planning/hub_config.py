@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from launch.files import parse_json, read_json_object, write_json
-from launch.planning.model_folder import hf_home
+from launch.planning.model_folder import hf_home, hub_snapshot
 from launch.resources import user_cache
 
 HUB = "https://huggingface.co"
@@ -22,7 +22,18 @@ _TIME_LIMIT = 3.0  # seconds that a plan waits, the DNS lookup included
 _FAILURE_KEPT = 3600.0  # seconds in which the hub is not asked again after it failed
 _LARGEST = 1 << 20  # bytes; a config.json has some kilobytes
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # huggingface_hub constants.py
+TOKEN_CURE = "run `hf auth login`, or export HF_TOKEN"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME; anything else is not on the hub
+
+# Owners whose models require a licence to be accepted; there may be others.
+_GATED = (
+    "meta-llama/",
+    "google/gemma",
+    "mistralai/",
+    "CohereLabs/",
+    "CohereForAI/",
+    "bigcode/starcoder",
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,22 @@ class FetchedConfig:
 
     config: Mapping[str, Any] | None
     why: str = ""  # the reason why it is not known
+
+
+def is_gated(reference: str) -> bool:
+    """Return whether a model of the hub is known to require a licence to be accepted."""
+    return reference.startswith(_GATED)
+
+
+def lacks_token(reference: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a model of the hub is gated, is not in the cache, and no token was found."""
+    if not is_gated(reference) or find_hub_token(environ):
+        return False
+    return hub_snapshot(reference, environ) is None
+
+
+def missing_token(reference: str) -> str:
+    return f"{reference} is gated, and no token was found"
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:

@@ -17,10 +17,10 @@ from launch.worker.finding import Fix
 # whatever its micro batch.
 EQUAL_WEIGHTS = (LossAveraging.sum, LossAveraging.tokens)
 _BY_AVERAGING = {
-    LossAveraging.sum: "the sum over a sample's tokens, then the mean over the samples: every "
-    "token counts the same",
-    LossAveraging.tokens: "the mean over the tokens of the global batch: every token counts the "
-    "same",
+    LossAveraging.sum: "the sum over all tokens of the global batch, divided by its number of "
+    "samples: every token has the same weight",
+    LossAveraging.tokens: "the mean over all tokens of the global batch: every token has the same "
+    "weight",
 }
 _MEANS = "the mean over the tokens of each micro batch, then over the micro batches"
 _VARIES_BY_MICRO_BATCH = "a token counts more in a short micro batch"
@@ -67,7 +67,9 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
         cure = Fix.of("{0} takes the mean over all pairs", "trainer=dpo_tune_cache")
         reason = "a pair counts more in a long micro batch"
         return LossWeighting(text, reason, cure)
-    return LossWeighting("the mean over the pairs of the global batch: every pair counts the same")
+    return LossWeighting(
+        "the mean over the pairs of the global batch: every pair has the same weight"
+    )
 
 
 def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:

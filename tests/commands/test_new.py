@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from launch.api.plan_facts import plan_facts
 from launch.commands.drafts import new
 from launch.config.json_schema import stage_schema
 from launch.errors import UserError
@@ -50,7 +51,10 @@ def test_chats_make_an_sft_stage_that_plans(
     assert str(folder / "chats.jsonl") in plan.config.data.mix[0].name
     assert entry.share == 1.0
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
-    assert "# samples in an optimizer step, 23 steps an epoch" in text
+    assert (
+        "# samples in an optimizer step, 23 steps an epoch; the stage sft has 128, too many" in text
+    )
+    assert "  # checkpoint_steps: 200 # " in text  # the value that is in effect without the line
     assert (
         "validation: 0.1 # of the rows, never trained on" in text
         and plan.config.data.validation == 0.1
@@ -282,10 +286,15 @@ def test_a_stage_fits_the_machine_and_says_why(
         assert new([name, "--data", "chats.jsonl", *more]) == 0
         return (folder / "conf" / "stage" / f"{name}.yaml").read_text(encoding="utf-8")
 
-    assert "\ndevice: cpu # there is no GPU here; remove it" in drafted(
-        "a", "--model", "qwen2_5_7b"
+    assert (
+        "\ndevice: cpu # there is no GPU here; gpus=N on the command line trains on GPUs"
+        in drafted("a", "--model", "qwen2_5_7b")
     )
     assert planned("stage=a", machine=fixed_machine(digest=str)).parallel.width.device == "cpu"
+    # the comment is true, and the plan names both
+    on_gpus = planned("stage=a", "gpus=1", machine=fixed_machine(digest=str))
+    [ranks] = [text for name, text in plan_facts(on_gpus, None, None) if name == "ranks"]
+    assert ranks.startswith("1 GPU (gpus=1 takes precedence over device=cpu of ")
     assert "\ndevice:" not in drafted("b", "--model", "demo")  # its base sets it
     monkeypatch.setattr(
         "launch.commands.drafts.find_gpus", lambda environ: SimpleNamespace(seen=["H100"])
@@ -298,7 +307,7 @@ def test_a_stage_fits_the_machine_and_says_why(
     for name, device in {"d": "device: cpu", "e": "gpus: 0", "f": "gpus: 8"}.items():
         (run / "config.yaml").write_text(f"{device}\nstage: {{kind: sft}}\n")
         for number, option in enumerate(("--model", "--after")):
-            reason = "\ndevice: cpu # its base was trained on the CPU; remove it"
+            reason = "\ndevice: cpu # its base was trained on the CPU; gpus=N on the command line"
             assert (reason in drafted(f"{name}{number}", option, "sft/mine")) is (name != "f")
 
 

@@ -32,7 +32,7 @@ def test_tulu_3_s_stages_have_the_sum(stage: str, width: str) -> None:
     plan = planned(f"stage={stage}", *width.split())
     assert "token_sums" in plan.patches and "token_weighting" not in plan.patches
     assert plan.config.recipe.max_grad_norm == 1.0
-    assert plan.as_json()["loss"].startswith("the sum over a sample's tokens")
+    assert plan.as_json()["loss"].startswith("the sum over all tokens of the global batch")
     assert warned(f"stage={stage}", *width.split()) == []
 
 
@@ -46,9 +46,11 @@ def test_another_trainer_has_the_nearest_and_the_plan_names_it(stage: str) -> No
     assert "--expect loss_averaging=tokens" in " ".join(trl.command)
     assert trl.as_json()["replaced"] == {"loss_averaging": "sum"}
     line = loss_line(f"stage={stage}", "gpus=8", "trainer=trl_sft")
+    place = trl.origins.of("recipe.loss_averaging").where
+    assert str(place).startswith("configs/tulu/stage/sft")  # not the stage, which may inherit it
     assert line == (
-        "the mean over the tokens of the global batch: every token counts the same; trl_sft has no "
-        f"recipe.loss_averaging=sum, which {stage} sets, and this is nearest"
+        "the mean over all tokens of the global batch: every token has the same weight; this is the "
+        f"nearest to what {place} sets, as trl_sft has no recipe.loss_averaging=sum"
     )
     olmo = planned(f"stage={stage}", "gpus=8", *OLMO)
     assert (olmo.config.recipe.loss_averaging, olmo.resolved["recipe"]["loss_averaging"]) == (

@@ -13,21 +13,17 @@ from urllib.parse import urlsplit
 
 from launch.check.machine.rule import Host, rule
 from launch.config.schema import Launcher, Tracking
-from launch.planning.hub_config import find_hub_token
-from launch.planning.model_folder import hub_snapshot
+from launch.planning.hub_config import (
+    TOKEN_CURE,
+    find_hub_token,
+    is_gated,
+    lacks_token,
+    missing_token,
+)
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding, Fix
 
-# Owners whose models require a licence to be accepted; there may be others.
-_GATED = (
-    "meta-llama/",
-    "google/gemma",
-    "mistralai/",
-    "CohereLabs/",
-    "CohereForAI/",
-    "bigcode/starcoder",
-)
 _TIMEOUT = 3.0  # seconds
 _HOST = "api.wandb.ai"
 
@@ -36,21 +32,19 @@ _HOST = "api.wandb.ai"
 def hub_token_exists(plan: Plan, host: Host) -> Finding:
     """Without a token a gated model does not load, and a push fails after the training."""
     token = find_hub_token(host.environ)
-    cure = "run `hf auth login`, or export HF_TOKEN"
     if plan.config.hub.push:
         if token is None:
             message = f"hub.push={plan.config.hub.push} needs a token, and none was found"
-            return failed(message, cure, "hub.push")
+            return failed(message, TOKEN_CURE, "hub.push")
         return passed("a token is set")
     model = plan.inputs.model
-    if model.local or not model.reference.startswith(_GATED):
+    if model.local or not is_gated(model.reference):
         return skipped("no input is known to need one")
     if token:
         return passed(f"a token is set, for {model.reference}")
-    if hub_snapshot(model.reference, host.environ):
+    if not lacks_token(model.reference, host.environ):
         return passed(f"{model.reference} is gated, and cached here")
-    message = f"{model.reference} is gated, and no token was found"
-    return warned(message, cure, model.provenance.where)
+    return warned(missing_token(model.reference), TOKEN_CURE, model.provenance.where)
 
 
 @rule("push_refused", "push", on_login_node=True)

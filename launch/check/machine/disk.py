@@ -126,6 +126,17 @@ def written_bytes(
     return weight * size.parameters, in_checkpoint * size.parameters
 
 
+def download_bytes(plan: Plan, environ: Mapping[str, str]) -> float:
+    """Return the bytes of the model that the trainer downloads from the hub, at 2 bytes a parameter;
+    0 if it is here, is made by another run, or its size is unknown.
+    """
+    model = plan.inputs.model
+    if model.local or model.build or plan.is_pending or hub_snapshot(model.reference, environ):
+        return 0.0
+    size = find_model_size(plan, environ)
+    return 2 * size.parameters if size else 0.0
+
+
 @rule("disk_full", "disk", on_login_node=True)
 def disk_has_room(plan: Plan, host: Host) -> Finding:
     """A disk that fills up destroys the checkpoint that is being written, hours into the run."""
@@ -141,19 +152,30 @@ def disk_has_room(plan: Plan, host: Host) -> Finding:
     if host.ends_after is not None:
         model = 0.0
     count = checkpoint_count(plan, host.ends_after)
-    needed = model + count * checkpoint
+    download = _download_beside(plan, folder, host.environ)
+    needed = model + count * checkpoint + download
     if not needed:
         reason = f"a run that is ended after {host.ends_after} steps saves nothing"
         return passed(f"{format_bytes(free)} free; {reason}")
     parts = f"the {'adapter' if plan.lora else 'model'} {format_bytes(model)}"
     if count:
         parts += f", {count} checkpoints of {format_bytes(checkpoint)}"
+    if download:
+        parts += f", the download of {plan.inputs.model.reference} {format_bytes(download)}"
     facts = f"{format_bytes(free)} free for {format_bytes(needed)} ({parts}) in {folder}"
     if needed > free:
         return failed(facts, _cure(plan, count))
     if needed > 0.8 * free:
         return warned(facts, _cure(plan, count))
     return passed(facts)
+
+
+def _download_beside(plan: Plan, folder: Path, environ: Mapping[str, str]) -> float:
+    """Return the bytes that are downloaded to the file system of a folder."""
+    cache = nearest_existing(hub_cache(environ))
+    if cache.stat().st_dev != folder.stat().st_dev:
+        return 0.0
+    return download_bytes(plan, environ)
 
 
 def _cure(plan: Plan, count: int) -> str:

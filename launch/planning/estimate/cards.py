@@ -43,32 +43,51 @@ _CARDS: tuple[tuple[str, Card], ...] = (
     (r"\bh100 nvl\b", Card("H100 NVL", 835, 94, _HOPPER)),
     (r"\bh100 pcie\b", Card("H100 PCIe", 756, 80, _HOPPER)),
     (r"\bh100\b", Card("H100 SXM", 989, 80, _HOPPER)),
-    (r"\ba100\b.*\b80gb\b", Card("A100 80GB", 312, 80, _AMPERE)),
+    (r"\ba100\b.*\b80(gb)?\b", Card("A100 80GB", 312, 80, _AMPERE)),
     (r"\ba100\b", Card("A100 40GB", 312, 40, _AMPERE)),
     (r"\ba30\b", Card("A30", 165, 24, "NVIDIA A30 data sheet")),
     (r"\ba10\b", Card("A10", 125, 24, "NVIDIA A10 data sheet")),
     (r"\ba40\b", Card("A40", 149.7, 48, _GA102)),
-    (r"\brtx a6000\b", Card("RTX A6000", 154.8, 48, _GA102)),
+    (r"\b(rtx )?a6000\b", Card("RTX A6000", 154.8, 48, _GA102)),
     (r"\bl40s\b", Card("L40S", 362, 48, _ADA)),
     (r"\bl40\b", Card("L40", 181, 48, _ADA)),
     (r"\bl4\b", Card("L4", 121, 24, _ADA)),
-    (r"\brtx 5090$", Card("RTX 5090", 209.5, 32, _GEFORCE)),
-    (r"\brtx 4090$", Card("RTX 4090", 165.2, 24, _GEFORCE)),
-    (r"\brtx 3090$", Card("RTX 3090", 71, 24, _GEFORCE)),
+    (r"\brtx ?5090$", Card("RTX 5090", 209.5, 32, _GEFORCE)),
+    (r"\brtx ?4090$", Card("RTX 4090", 165.2, 24, _GEFORCE)),
+    (r"\brtx ?3090$", Card("RTX 3090", 71, 24, _GEFORCE)),
 )
 
 
-def card_named(name: str) -> Card | None:
-    """Return the card that nvidia-smi or torch calls `name`; None for an unknown one, and for a MIG
-    slice.
+_MIG = re.compile(r"\bmig\b|\b\d+g\.\d+gb\b")  # a slice of a GPU, as nvidia-smi or Slurm names it
+
+
+def card_named(name: str, memory: float | None = None) -> Card | None:
+    """Return the card that nvidia-smi, torch or a Slurm cluster calls `name`; None for an unknown
+    one, and for a MIG slice.
+
+    `memory` in GiB tells cards of one name apart, such as the two kinds of A100.
     """
-    lower = name.lower().replace("-", " ")
-    if "mig" in lower.split():
+    lower = re.sub("[-_]", " ", name.lower())
+    if _MIG.search(lower):
         return None
-    for pattern, card in _CARDS:
-        if re.search(pattern, lower):
-            return card
-    return None
+    card = next((card for pattern, card in _CARDS if re.search(pattern, lower)), None)
+    if card is None or memory is None:
+        return card
+    named_alike = [card]  # the first of equals counts
+    named_alike += [other for _, other in _CARDS if other.name.lower().split()[0] == lower]
+    return min(named_alike, key=lambda other: abs(other.memory_gb - memory))
+
+
+def list_cards() -> dict[str, Card]:
+    """Return the known cards by what cluster.gpu_type can name them."""
+    return {_type_name(card): card for _, card in _CARDS}
+
+
+def _type_name(card: Card) -> str:
+    """Return the shortest name that means this card: `h100`, and `h100_pcie`."""
+    name = card.name.lower().replace(" ", "_")
+    first, _, _ = name.partition("_")
+    return first if card_named(first) == card else name
 
 
 @dataclass(frozen=True)
@@ -94,7 +113,40 @@ def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemor
     if card is None:
         return None
     gib = card.memory_gb * 1e9 / (1 << 30)
-    return CardMemory(gib, f"{card.name}'s data sheet")
+    return CardMemory(gib, f"{card.name}'s data sheet{_note_larger(card, cluster.gpu_type)}")
+
+
+def _note_larger(card: Card, gpu_type: str | None) -> str:
+    """Return a note of the card of the same name with more memory; empty without one.
+
+    A cluster may call both kinds of A100 `a100`; the smaller one is taken then.
+    """
+    if gpu_type is None or _type_name(card) != gpu_type.lower():
+        return ""
+    first, _, _ = card.name.partition(" ")
+    larger = [other for _, other in _CARDS if other.name.startswith(f"{first} ")]
+    most = max(other.memory_gb for other in larger) if larger else 0
+    if most < 1.5 * card.memory_gb:
+        return ""
+    return f"; cluster.gpu_memory={most:.0f} if it has {most:.0f} GB"
+
+
+def planned_card(cluster: ClusterConfig, here: str | None) -> Card | None:
+    """Return the kind of GPU that a plan is for: `here`, as nvidia-smi calls the one of this machine,
+    else cluster.gpu_type; None if neither is set or the kind is unknown.
+    """
+    return card_named(here or cluster.gpu_type or "", cluster.gpu_memory)
+
+
+def describe_unknown_card(cluster: ClusterConfig) -> str:
+    """Describe why no GPU is known, and what to set."""
+    known = ", ".join(list_cards())
+    if cluster.gpu_type is None:
+        return f"the GPU is unknown: set cluster.gpu_type=h100, or another of {known}"
+    return (
+        f"cluster.gpu_type={cluster.gpu_type} is not a known GPU: set cluster.gpu_memory=GIB for its "
+        f"memory, or one of {known}"
+    )
 
 
 def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:

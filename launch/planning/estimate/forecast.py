@@ -14,7 +14,7 @@ from typing import Any
 from launch.config.recipe_keys import Precision, Quantization
 from launch.config.schema import Device, Family, Kind, Mode
 from launch.planning.environment import has_expandable_segments
-from launch.planning.estimate.cards import CardMemory, card_memory
+from launch.planning.estimate.cards import CardMemory, card_memory, describe_unknown_card
 from launch.planning.estimate.memory import (
     EVALUATION,
     GENERATION,
@@ -64,6 +64,7 @@ class MemoryForecast:
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
     first_tokens: int | None = None  # tokens of that micro batch
     card: CardMemory | None = None
+    why_no_card: str = ""  # the reason why the card is unknown, and what to set
     lengths: Lengths | None = None  # the lengths of the tokenised data
     why: str = ""  # the reason why the memory is unknown
     liger: bool = True  # whether a remedy may be Liger
@@ -155,7 +156,9 @@ def forecast_memory(
         return MemoryForecast(setting, worst, card=card, first=first, first_tokens=first_tokens)
     tokens = longest_micro_batch(lengths, setting)
     longest = estimate_memory(replace(setting, tokens=tokens))
-    return MemoryForecast(setting, worst, longest, tokens, first, first_tokens, card, lengths)
+    return MemoryForecast(
+        setting, worst, longest, tokens, first, first_tokens, card, lengths=lengths
+    )
 
 
 def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
@@ -163,13 +166,16 @@ def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
     if plan.parallel.width.device != Device.cuda:
         return None
     environ = plan.machine.environ
-    return forecast_memory(
+    cluster = plan.config.cluster
+    card = card_memory(cluster, environ)
+    forecast = forecast_memory(
         plan,
         environ,
-        card=card_memory(plan.config.cluster, environ),
+        card=card,
         lengths=load_lengths(plan.lengths_file),
         flash=plan.machine.has_flash_attention,
     )
+    return forecast if card else replace(forecast, why_no_card=describe_unknown_card(cluster))
 
 
 def describe(forecast: MemoryForecast) -> list[str]:
@@ -183,27 +189,29 @@ def describe(forecast: MemoryForecast) -> list[str]:
     packed = "packed" if setting.packing else "padded"
     limit = setting.tokens // setting.sequences
     samples = count_of(setting.sequences, "sample")
-    at_limit = f"for {samples} of {limit} tokens, recipe.max_seq_length, {packed}"
+    each = " each" if setting.sequences > 1 else ""
+    at_limit = f"a micro batch of {samples} of {limit} tokens{each} ({_LIMIT_KEY}), {packed}, takes"
     lines = []
     if forecast.longest:
-        longest = f"for the data's longest micro batch, {forecast.longest_tokens} tokens {packed}"
-        lines.append(f"{forecast.longest.total:.1f} GiB{card} per GPU: {forecast.fit}; {longest}")
+        longest = (
+            f"the data's longest micro batch, {forecast.longest_tokens} tokens {packed}, takes"
+        )
+        lines.append(
+            f"{forecast.fit}: {longest} {forecast.longest.total:.1f} GiB{card} on each GPU"
+        )
         lines.append(_describe_parts(forecast.longest))
         fit_at_limit = classify_fit(forecast.worst, forecast.card)
-        lines.append(f"{forecast.worst.total:.1f} GiB: {fit_at_limit}; {at_limit}")
+        lines.append(f"{fit_at_limit}: {at_limit} {forecast.worst.total:.1f} GiB")
     else:
-        fit = f": {forecast.fit}" if forecast.card else ""
-        lines.append(f"{forecast.worst.total:.1f} GiB{card} per GPU{fit}; {at_limit}")
+        fit = f"{forecast.fit}: " if forecast.card else ""
+        lines.append(f"{fit}{at_limit} {forecast.worst.total:.1f} GiB{card} on each GPU")
         lines.append(_describe_parts(forecast.worst))
     if forecast.remedy:
         lines.append(f"would fit: {forecast.remedy} ({forecast.remedy.gib:.1f} GiB)")
     elif forecast.fit == MemoryFit.wont:
         lines.append("no setting with this global batch fits at this width")
-    elif forecast.card is None:
-        lines.append(
-            "the GPU is unknown: set cluster.gpu_memory=GIB, or cluster.gpu_type to its name, such "
-            "as h100"
-        )
+    elif forecast.card is None and forecast.why_no_card:
+        lines.append(forecast.why_no_card)
     return lines
 
 
@@ -250,6 +258,7 @@ ATTENTION = {
 }
 
 
+_LIMIT_KEY = "recipe.max_seq_length"
 _EVALUATED = 8  # samples of a forward pass of an evaluation, by default
 
 

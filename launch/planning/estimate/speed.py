@@ -16,7 +16,7 @@ from launch.config.schema import Kind, Mode
 from launch.planning.batches import SimulatedLoad, simulate_load
 from launch.planning.data import count_steps
 from launch.planning.estimate.activations import saved_bytes
-from launch.planning.estimate.cards import Rates, card_named, rates_for_card
+from launch.planning.estimate.cards import Card, Rates, planned_card, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.generation import generation_seconds
 from launch.planning.estimate.setting import Attention, MemorySetting
@@ -197,26 +197,51 @@ def planned_steps(plan: Plan) -> int | None:
     return min(limits, default=None)
 
 
-def predict_seconds(plan: Plan, steps: int | None, memory: MemoryForecast | None) -> float | None:
-    """Predict the time of the steps.
+@dataclass(frozen=True)
+class TimeForecast:
+    """The predicted time of a training, as far as it is known."""
 
-    None is returned without the data's lengths, a known GPU or a model of its memory.
+    seconds: float | None = None  # of all steps
+    step: float | None = None  # seconds of a step
+    steps: int | None = None
+    at_limit: bool = False  # whether every sample is taken to be as long as its limit
+    card: Card | None = None  # None: unknown
+    why: str = ""  # why no time is known, and what to set
+
+
+def forecast_time(plan: Plan, memory: MemoryForecast) -> TimeForecast:
+    """Forecast the time of a run on GPUs.
+
+    Without the data's lengths every sample is taken to be as long as its limit, as the forecast of
+    the memory does. Without a number of steps the time of one is known.
     """
-    if steps is None or memory is None or memory.setting is None:
-        return None
-    if memory.setting.compiled:  # the prediction of time was never compared with OLMo-core
-        return None
-    card = plan.machine.card or plan.config.cluster.gpu_type
-    if card is None or card_named(card) is None:
-        return None
+    steps = planned_steps(plan)
+    card = planned_card(plan.config.cluster, plan.machine.card)
+    unknown = TimeForecast(steps=steps, card=card)
+    setting = memory.setting
+    if setting is None:
+        return replace(unknown, why=f"its memory is unknown, too: {memory.why}")
+    if setting.compiled:  # the prediction of time was never compared with OLMo-core
+        return replace(unknown, why="no time is predicted for OLMo-core's trainers")
+    if card is None:
+        return replace(unknown, why=_why_no_speed(plan))
     lengths: Sequence[int]
-    if plan.config.stage.kind == Kind.rlvr:  # every prompt and response at its limit
-        lengths = [plan.config.recipe.max_seq_length]
-    elif memory.lengths:
+    if memory.lengths and plan.config.stage.kind != Kind.rlvr:
         lengths = memory.lengths.tokens
-    else:
-        return None
-    rates = rates_for_card(card).rates
+    else:  # of RLVR every prompt and response is at its limit
+        lengths = (setting.tokens // setting.micro_batch,)
+        memory = replace(memory, lengths=None)
+    rates = rates_for_card(card.name).rates
     balanced = plan.config.recipe.balanced
-    step = predict_step(memory.setting, lengths, rates, balanced=balanced)
-    return steps * step.seconds
+    step = predict_step(setting, lengths, rates, balanced=balanced).seconds
+    seconds = None if steps is None else steps * step
+    return replace(unknown, seconds=seconds, step=step, at_limit=memory.lengths is None)
+
+
+def _why_no_speed(plan: Plan) -> str:
+    """Return why the speed of the GPU is unknown, and what to set."""
+    given = plan.machine.card or plan.config.cluster.gpu_type
+    cure = "`launch help gpus` lists those whose speed is known"
+    if given is None:
+        return f"set cluster.gpu_type, such as cluster.gpu_type=h100; {cure}"
+    return f"the speed of {given} is unknown; {cure}"

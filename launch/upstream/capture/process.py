@@ -113,8 +113,9 @@ def _wait(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> N
             if used > seconds or now - moved >= seconds:
                 raise
             if now - began > 2 * _LOOK_EVERY:
-                elapsed = f"{now - began:.0f} s, {used:.0f} s of them on the processor"
-                notify(f"still reading after {elapsed}; it is ended after {seconds:.0f} such")
+                elapsed = f"{now - began:.0f} s ({used:.0f} s of processor time)"
+                limit = f"it is stopped after {seconds:.0f} s of processor time, or of none at all"
+                notify(f"the trainer's flags are still being read after {elapsed}; {limit}")
 
 
 def _processor_seconds(pid: int) -> float:

@@ -53,20 +53,24 @@ class Checkout:
 
     def describe(self) -> str:
         """Describe for a plan: the tree, its commit, and how it compares with the pin."""
-        place = f"open-instruct in {self.root} ({self.found_by})"
+        place = f"in {self.root} (from {self.found_by})"
         pin = load_lock().pin
-        short_pin = pin[:9]
+        pinned = f"the pinned commit {pin[:9]}"
         if self.matches_pin:
-            note = "" if self.commit else ", verified by content (no .git)"
-            return f"{place} is at the pin {short_pin}{note}"
+            note = "" if self.commit else ", verified by its content (no .git),"
+            return f"open-instruct at {pinned}{note} {place}"
         count = len(self.differing)
         differ = "1 file differs" if count == 1 else f"{count} files differ"
         difference = f"{differ} from the lock"
-        if self.commit is not None and self.commit != pin:
-            return f"{place} is at {self.commit[:9]}, not at the pin {short_pin}; {difference}"
-        state = f"at the pin {short_pin}, but" if self.commit else f"not the pin {short_pin}:"
-        names = [*self.differing[:3], *(["..."] if count > 3 else [])]
-        return f"{place} is {state} {difference}: {', '.join(names)}"
+        names = ", ".join([*self.differing[:3], *(["..."] if count > 3 else [])])
+        if self.commit is None:
+            return (
+                f"open-instruct of an unknown commit {place}, not {pinned}: {difference}: {names}"
+            )
+        if self.commit == pin:
+            return f"open-instruct at {pinned} {place}, but {difference}: {names}"
+        commit = f"the commit {self.commit[:9]}"
+        return f"open-instruct at {commit} {place}, not at {pinned}; {difference}"
 
 
 def find_checkout(

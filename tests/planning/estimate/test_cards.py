@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from launch.planning.estimate.cards import card_named
+from launch.config.cluster import ClusterConfig
+from launch.planning.estimate.cards import (
+    card_memory,
+    card_named,
+    describe_unknown_card,
+    list_cards,
+    planned_card,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +28,12 @@ from launch.planning.estimate.cards import card_named
         ("NVIDIA GH200 480GB", "GH200", 989),
         ("NVIDIA GeForce RTX 4090", "RTX 4090", 165.2),
         ("NVIDIA RTX A6000", "RTX A6000", 154.8),
+        # the names of Slurm's gres
+        ("nvidia_a100-sxm4-80gb", "A100 80GB", 312),
+        ("nvidia_h100_80gb_hbm3", "H100 SXM", 989),
+        ("a100_80", "A100 80GB", 312),
+        ("a6000", "RTX A6000", 154.8),
+        ("rtx3090", "RTX 3090", 71),
     ],
 )
 def test_the_names_that_nvidia_smi_gives(name: str, card: str, tflops: float) -> None:
@@ -37,7 +50,53 @@ def test_the_names_that_nvidia_smi_gives(name: str, card: str, tflops: float) ->
         "NVIDIA A10G",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA H100 MIG 1g.10gb",
+        "a100_3g.40gb",
+        "nvidia_a100_1g.5gb",
     ],
 )
 def test_a_card_that_is_not_known_is_not_taken_for_another(name: str) -> None:
     assert card_named(name) is None
+
+
+def test_each_listed_name_means_its_card_and_a_name_that_is_not_listed_is_named() -> None:
+    cards = list_cards()
+    assert {"h100", "a100", "a100_80gb", "rtx_4090"} <= set(cards)
+    for name, card in cards.items():
+        assert card_named(name) == card
+    missing = describe_unknown_card(ClusterConfig())
+    wrong = describe_unknown_card(ClusterConfig(gpu_type="frobnicator"))
+    assert "cluster.gpu_type=h100" in missing and "is not a known GPU" not in missing
+    assert wrong.startswith("cluster.gpu_type=frobnicator is not a known GPU")
+    for name in cards:
+        assert name in missing and name in wrong
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "memory", "card"),
+    [
+        ("a100", None, "A100 40GB"),
+        ("a100", 80.0, "A100 80GB"),
+        ("a100", 79.2, "A100 80GB"),
+        ("a100", 39.4, "A100 40GB"),
+        ("h100", 80.0, "H100 SXM"),
+        ("h100", 94.0, "H100 NVL"),
+        ("h200", 141.0, "H200 SXM"),
+        ("l4", 48.0, "L4"),
+        (None, 80.0, None),
+        ("frobnicator", 80.0, None),
+    ],
+)
+def test_the_memory_tells_cards_of_one_name_apart(
+    gpu_type: str | None, memory: float | None, card: str | None
+) -> None:
+    found = planned_card(ClusterConfig(gpu_type=gpu_type, gpu_memory=memory), None)
+    assert (found.name if found else None) == card
+
+
+def test_the_smaller_card_of_a_name_is_taken_with_a_note() -> None:
+    """Where `a100` is both, the plan names what it took and how to get the other one."""
+    small = card_memory(ClusterConfig(gpu_type="a100"), {})
+    assert small is not None and "cluster.gpu_memory=80" in small.source
+    for gpu_type in ("a100_80gb", "a100_40gb", "h100", "l4"):
+        plain = card_memory(ClusterConfig(gpu_type=gpu_type), {})
+        assert plain is not None and "cluster.gpu_memory" not in plain.source
