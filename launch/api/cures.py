@@ -25,7 +25,7 @@ _OF_WORDS = frozenset(
     (
         *("unknown_verb", "misplaced_verb", "unknown_option", "not_an_override", "unknown_key"),
         *("several_values", "unreadable_override", "no_stage", "unknown_stage", "unknown_model"),
-        *("unknown_data", "other_tool", "duplicate_override", "no_global_header"),
+        *("unknown_data", "other_tool", "no_global_header"),
     )
 )
 _SECONDS = 2.0  # time limit for all of a line's cures; a plan takes 0.1 s
