@@ -135,8 +135,8 @@ def test_a_run_that_is_not_what_was_asked_exits_3(
     failed = json.loads((run / "FAILED").read_text(encoding="utf-8"))
     assert (failed["exit_code"], failed["cause_id"], failed["steps"]) == (3, "refuted_packing", 0)
     stopped = (
-        "stopped before its first logged step: rank 0: requested packing=flatten, but the "
-        "trainer has none"
+        "stopped before its first logged step: rank 0: the rows should be packed as flatten, and "
+        "the trainer's packing is none"
     )
     assert stopped in ran.stdout
     items = {
