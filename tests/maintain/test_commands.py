@@ -462,7 +462,7 @@ def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(
     assert git(whole_project, "diff", "--cached", "--name-only") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_bump_under_another_trl_captures_its_parsers_too(
     project: Path, history: Path, tmp_path: Path
 ) -> None:
@@ -498,7 +498,7 @@ def test_a_bump_under_another_trl_captures_its_parsers_too(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_path: Path) -> None:
     """A commit on top of the pin that renames a flag of finetune.py, in a clone."""
     clone = tmp_path / "clone"
@@ -530,7 +530,7 @@ def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_pa
     assert checkout_status(project, clone)["checkout"]["matches_pin"] is True
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_break_refuses_the_bump_until_forced(project: Path, history: Path) -> None:
     table = project / "launch/config/recipe_keys.py"
     edit(table, '"finetune": "clip_grad_norm"', '"finetune": "clip_norm"')
@@ -544,7 +544,7 @@ def test_a_break_refuses_the_bump_until_forced(project: Path, history: Path) -> 
     assert git(project, "status", "--porcelain") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_git_that_fails_puts_everything_back(project: Path, history: Path) -> None:
     (project / ".git/index.lock").write_text("")
     target = git(history, "rev-parse", f"{load_lock().pin}^1").strip()
