@@ -67,6 +67,7 @@ def test_the_folders_of_tests_are_those_of_the_package() -> None:
         "scripts",
         "seeds",
         "lab",
+        "other_tool_lines",
         "logs",
     }
     others |= {"synthetic_trainer", "__pycache__"}

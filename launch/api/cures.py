@@ -69,7 +69,9 @@ def explain_problems(
     problem of any other one a cure that works. `line` is None if it could not be parsed.
     """
     is_planned = line is None or line.verb in (*VERBS, "preview")
-    if is_planned and any(problem.id in _OF_WORDS for problem in problems):
+    has_stage = line is None or any(override_key(item) == "stage" for item in line.overrides)
+    is_foreign = any(problem.id in _OF_WORDS for problem in problems) or not has_stage
+    if is_planned and is_foreign:
         from launch.planning.other_tool_line import answer_line  # slow; few lines need it
 
         whole = answer_line(argv)

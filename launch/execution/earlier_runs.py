@@ -141,16 +141,14 @@ def _has_settings(run: Run, plan: Plan) -> bool:
     device = mapping(run.plan.get("parallel")).get("device")
     if ranks != plan.batch.width or device != plan.parallel.width.device.value:
         return False
-    return _set_settings(run.settings) == _set_settings(plan.resolved)
-
-
-def _set_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training settings that have a value.
-
-    A run of an earlier version lacks the keys that were added later, while a plan has them as null.
-    """
-    settings = training_settings(config)
-    return {key: value for key, value in settings.items() if value is not None}
+    recorded = training_settings(run.settings)
+    planned = training_settings(plan.resolved)
+    # A run of an earlier version lacks the keys that were added later. Those that nobody sets are at
+    # their defaults, which train as before.
+    newer = [key for key in planned if key not in recorded]
+    is_newer_one_set = any(plan.origins.overridden(key) for key in newer)
+    known = {key: planned.get(key) for key in recorded}
+    return known == recorded and not is_newer_one_set
 
 
 def training_settings(

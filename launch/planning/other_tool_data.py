@@ -124,8 +124,10 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
         }
     t.take("dataset_splits")
     name = t.take("dataset_name")
-    for each in (name if isinstance(name, list) else [name]) if name and not sets else ():
-        yield {"name": each, "split": split}
+    names = name if isinstance(name, list) else [name]
+    if name and not sets:
+        for each in names:
+            yield {"name": each, "split": split}
     config = t.take("dataset_config", "dataset_config_name")
     if config and config != "default":
         t.differences.append(f"the data set's configuration {config}: its default one is read")

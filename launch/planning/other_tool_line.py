@@ -26,6 +26,7 @@ from launch.worker.finding import Finding, Fix, Way
 _MOST_CHANGES = 6  # cures that are followed until the line plans
 _KIND_OF_STAGE = ("sft", "dpo", "rm", "rlvr")
 _RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
+_DEVICES = ("gpu_ids", "gpus", "devices", "cuda_visible_devices")  # whose lists are no sweep
 _MESSAGE = "this line is in the words of other tools"
 
 
@@ -105,7 +106,8 @@ def _is_whole(typed: TypedLine) -> bool:
     if not typed.settings and not typed.method:
         return False
     if "stage" in typed.overrides:
-        has_list = any(is_sweep(value) for value in typed.settings.values())
+        lists = [name for name, value in typed.settings.items() if is_sweep(value)]
+        has_list = any(name not in _DEVICES for name in lists)
         return len(typed.foreign) > 1 or (has_list and bool(typed.foreign))
     return typed.names_data or typed.names_model
 

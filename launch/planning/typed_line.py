@@ -159,7 +159,8 @@ def _take_method(typed: TypedLine, word: str) -> bool:
 def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     value = ",".join(values)
     own = _own_key(written)
-    is_unknown_stage = own == "stage" and value not in group_options("stage")
+    names_stage = value in group_options("stage") or value.endswith(_FILES)
+    is_unknown_stage = own == "stage" and not names_stage
     if written.startswith("-") or own is None or is_unknown_stage:
         typed.foreign.append(written)
     name = _canonical(written)

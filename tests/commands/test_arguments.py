@@ -80,7 +80,7 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
     [
         ("logs", "usage at command line, logs"),
         ("logs a b", "usage at command line, b, logs"),
-        ("logs --folow", "unknown_option at command line, --follow, --folow, logs"),
+        ("logs --folow", "unknown_option at command line, --folow, logs"),
         ("logs a --rank", "usage at command line, --rank"),
         ("eval a report=no", "bad_value at override report, no"),
         ("logs a --rank x", "bad_value at command line, --rank, 0, x"),

@@ -200,7 +200,8 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(
         command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.stdout.split()[0], done.stderr) == ("stage", "")
+    assert done.stdout.split()[0] == "stage"
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
 
 
 def test_a_secret_in_a_flag_is_refused_and_not_shown(launch: Launch) -> None:

@@ -66,6 +66,7 @@ def test_is_what_submit_renders(
     rendered = rendered.replace(sys.executable, PYTHON).replace("launch submit", WRITER)
     rendered = rendered.replace(f"={tmp_path}/", "=").replace(f" {tmp_path}/", " ")
     rendered = re.sub(r"^cd .*\n", "", rendered, flags=re.MULTILINE)
+    rendered = re.sub(r"^#SBATCH --comment=launch:.*\n", "", rendered, flags=re.MULTILINE)
     rendered = rendered.replace(f"{tmp_path}/runs/", "runs/")
     rendered = re.sub(r"^(#SBATCH --output=).*", r"\1%x-%j.log", rendered, flags=re.MULTILINE)
     rendered = re.sub(r"^export LAUNCH_PLAN=\w+\n", f"{GUARD}\n", rendered, flags=re.MULTILINE)

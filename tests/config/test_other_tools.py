@@ -137,8 +137,14 @@ def test_every_other_verb_is_one_here_and_no_word_is_a_verb_itself() -> None:
 @pytest.mark.parametrize(
     ("argv", "answer"),
     [
-        (["export", "x"], "unknown_verb, export, merge"),
-        (["chat", "x"], "unknown_verb, chat, generate"),
+        (
+            ["export", "x"],
+            (
+                "unknown_verb, export, launch merge x, llama.cpp, "
+                "python convert_hf_to_gguf.py x/merged --outfile model.gguf"
+            ),
+        ),
+        (["chat", "x"], "unknown_verb, chat, launch generate x --chat"),
         (["demo", "gpus=1"], "unknown_verb, demo, launch stage=demo gpus=1"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_merge_is_used_again_only_of_the_same_adapter_and_base(
         merges.append(model(staging))
         return {"error": 0.0, "dtype": "float32", "adapter_effect": 0.5, "tokens": 64}
 
-    monkeypatch.setattr("launch.execution.merge._run", merge)
+    monkeypatch.setattr("launch.execution.merge._run_merge", merge)
     monkeypatch.setattr("launch.execution.merge.require_modules", lambda *arguments: None)
     monkeypatch.setattr("launch.execution.merge.check_adapter", lambda *arguments: None)
     training = read_training(adapter)

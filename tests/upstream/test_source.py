@@ -171,7 +171,7 @@ def test_the_pin_without_git_is_verified_by_content(pinned: Path, tmp_path: Path
     assert checkout is not None
     assert checkout.commit is None
     assert checkout.matches_pin
-    assert "verified by content" in checkout.describe()
+    assert "verified by its content" in checkout.describe()
     (root / "open_instruct/finetune.py").write_text("# edited\n")
     (root / "open_instruct/dpo_utils.py").unlink()
     edited = source.find_checkout(str(root), {}, tmp_path)

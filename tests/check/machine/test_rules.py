@@ -120,7 +120,7 @@ TUNED = (
     "recipe.liger=true"
 )
 TUNED += " recipe.gradient_checkpointing=false"
-HUGE = f"{SFT} model.shape.parameters=1e15"
+HUGE = "stage=demo trainer=trl_sft device=cpu model.shape.parameters=1e15"
 OFTEN = f"{HUGE} recipe.checkpoint_steps=10"
 ENDED = Machine(ends_after=50)
 ROOM = (

@@ -224,7 +224,8 @@ def test_a_card_within_the_uncertainty_is_tight(gib: float, fit: MemoryFit) -> N
 def test_without_a_card_there_is_no_verdict_and_what_would_give_one() -> None:
     prediction = forecast("stage=sft", "gpus=8", card=None)
     assert prediction.fit == MemoryFit.unknown
-    assert "cluster.gpu_memory=GIB" in describe(prediction)[-1]
+    told = replace(prediction, why_no_card="the GPU is unknown: set cluster.gpu_type")
+    assert describe(told)[-1] == told.why_no_card
     assert "cluster.gpu_memory" not in " ".join(describe(forecast("stage=sft", "gpus=8")))
 
 
