@@ -120,7 +120,11 @@ TUNED = (
     "recipe.liger=true"
 )
 TUNED += " recipe.gradient_checkpointing=false"
-HUGE = "stage=demo trainer=trl_sft device=cpu model.shape.parameters=1e15"
+HUGE = f"{SFT} model.shape.parameters=1e15"
+# whose model is made here, and not downloaded
+MADE = (
+    "stage=demo trainer=trl_sft device=cpu model.shape.parameters=1e15 recipe.checkpoint_steps=99"
+)
 OFTEN = f"{HUGE} recipe.checkpoint_steps=10"
 ENDED = Machine(ends_after=50)
 ROOM = (
@@ -149,7 +153,7 @@ ROOM = (
         ("4", "flags.keep_last_n_checkpoints=1"),
     ),
     Case("a small model", "disk_full", "stage=sft model.shape.parameters=1e6", NOTHING, "pass"),
-    Case("ended before a checkpoint", "disk_full", HUGE, ENDED, "pass", ("50",)),
+    Case("ended before a checkpoint", "disk_full", MADE, ENDED, "pass", ("50",)),
     Case("ended after a checkpoint", "disk_full", OFTEN, ENDED, "fail"),
 )
 
