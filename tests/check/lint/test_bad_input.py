@@ -176,7 +176,7 @@ CHAIN = "".join(f'A{level + 1}="$A{level} $A{level}"\n' for level in range(13))
 
 @pytest.mark.parametrize(
     "text",
-    [f'A="{WORDS}"\n' + "srun $A\n" * 2000, 'A0="x x"\n' + CHAIN + "echo $A13\n" * 2000],
+    [f'A="{WORDS}"\n' + "srun $A\n" * 250, 'A0="x x"\n' + CHAIN + "echo $A13\n" * 2000],
     ids=["words", "chain"],
 )
 def test_variables_of_many_words_used_often(
