@@ -196,12 +196,11 @@ def test_a_misspelt_key_in_a_file_that_nobody_else_checks(
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m launch plan stage=sft | head -1"
+    command = f"{sys.executable} -m launch plan stage=demo trainer=trl_sft | head -1"
     done = subprocess.run(
         command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout.split()[0] == "stage"
-    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+    assert (done.stdout.split()[0], done.stderr) == ("stage", "")
 
 
 def test_a_secret_in_a_flag_is_refused_and_not_shown(launch: Launch) -> None:

@@ -140,9 +140,12 @@ def planned_card(cluster: ClusterConfig, here: str | None) -> Card | None:
 
 def describe_unknown_card(cluster: ClusterConfig) -> str:
     """Describe why no GPU is known, and what to set."""
-    known = ", ".join(list_cards())
     if cluster.gpu_type is None:
-        return f"the GPU is unknown: set cluster.gpu_type=h100, or another of {known}"
+        return (
+            "the GPU is unknown: set cluster.gpu_type=h100 or another name of `launch help gpus`, or "
+            "cluster.gpu_memory=GIB for any other GPU"
+        )
+    known = ", ".join(list_cards())
     return (
         f"cluster.gpu_type={cluster.gpu_type} is not a known GPU: set cluster.gpu_memory=GIB for its "
         f"memory, or one of {known}"

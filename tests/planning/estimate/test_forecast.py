@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Kind, Mode
-from launch.planning.estimate.cards import CardMemory
+from launch.planning.estimate.cards import CardMemory, describe_unknown_card
 from launch.planning.estimate.forecast import (
     MemoryFit,
     MemoryForecast,
@@ -224,8 +224,9 @@ def test_a_card_within_the_uncertainty_is_tight(gib: float, fit: MemoryFit) -> N
 def test_without_a_card_there_is_no_verdict_and_what_would_give_one() -> None:
     prediction = forecast("stage=sft", "gpus=8", card=None)
     assert prediction.fit == MemoryFit.unknown
-    told = replace(prediction, why_no_card="the GPU is unknown: set cluster.gpu_type")
-    assert describe(told)[-1] == told.why_no_card
+    reason = describe_unknown_card(planned("stage=sft", "gpus=8").config.cluster)
+    assert "cluster.gpu_memory=GIB" in reason and "cluster.gpu_type" in reason
+    assert describe(replace(prediction, why_no_card=reason))[-1] == reason
     assert "cluster.gpu_memory" not in " ".join(describe(forecast("stage=sft", "gpus=8")))
 
 
