@@ -23,6 +23,7 @@ from launch.config.line import CommandLine
 from launch.errors import UserError, ways_of
 from launch.worker.finding import Finding, Fix, Way
 from tests.paths import ROOT
+from tests.thorough import mark_others
 
 KINDS = {
     "finetune": "sft",
@@ -92,7 +93,7 @@ def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", KINDS)
+@pytest.mark.parametrize("trainer", mark_others(list(KINDS), ["finetune", "trl_dpo"]))
 def test_no_cure_leads_back(trainer: str) -> None:
     followed, dead = 0, list[tuple[object, ...]]()
     for setting, width in zip(LISTED, itertools.cycle(WIDTHS), strict=False):

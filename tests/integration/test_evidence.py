@@ -20,6 +20,7 @@ from tests.integration.test_worker_training import (
     trainer_arguments,
 )
 from tests.integration.tiny_stage import TinyStage
+from tests.thorough import mark_others
 from tests.worker import ranks
 
 pytestmark = pytest.mark.slow
@@ -75,7 +76,7 @@ def test_what_a_doctored_trainer_leaves_out_is_refuted(
     assert f"launch: {error['message']}" in run.output[0].splitlines()
 
 
-@pytest.mark.parametrize("allow", [False, True])
+@pytest.mark.parametrize("allow", mark_others([False, True], [False]))
 def test_another_clipping_than_asked_stops_before_the_first_step(
     allow: bool, tmp_path: Path, tiny: TinyStage
 ) -> None:
@@ -97,6 +98,7 @@ def test_another_clipping_than_asked_stops_before_the_first_step(
         assert run.of_kind("step") == []
 
 
+@pytest.mark.thorough
 def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
     flags = ("--packing", "true", "--packing_strategy", "bfd", "--max_length", "256")
     run = train(
@@ -115,6 +117,7 @@ def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
         assert found["master_dtype"]["value"] == "fp32"
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_not_what_was_asked_exits_3(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -61,6 +61,7 @@ def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
     assert (run / "DONE").is_file()
 
 
+@pytest.mark.thorough
 def test_a_local_file_and_a_hub_data_set_are_shown_and_trained_on(tmp_path: Path) -> None:
     """Offline: the hub's data set is one that `datasets` has prepared on this machine, in a folder
     of its own.

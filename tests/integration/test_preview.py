@@ -393,6 +393,7 @@ def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -
     assert not (tmp_path / "runs" / "sft").exists()
 
 
+@pytest.mark.thorough
 def test_data_that_the_run_would_stream_is_shown(tiny: TinyStage, tmp_path: Path) -> None:
     words = (
         "stage=sft",

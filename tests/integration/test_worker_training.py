@@ -18,6 +18,7 @@ import pytest
 from launch.execution.record.events import Metrics, read_event
 from tests.integration import warm
 from tests.integration.tiny_stage import TinyStage
+from tests.thorough import mark_others
 from tests.worker import ranks
 
 pytestmark = pytest.mark.slow
@@ -265,7 +266,7 @@ def assert_steps_told(run: Run) -> None:
         assert run.finished.of_kind("step", rank) == []
 
 
-@pytest.mark.parametrize("parallel", ["single", "zero2"])
+@pytest.mark.parametrize("parallel", mark_others(["single", "zero2"], ["single"]))
 def test_finetune(parallel: str, tmp_path: Path, tiny: TinyStage, open_instruct: Path) -> None:
     """Packed on one process, padded on two; test_demo.py has the other modes."""
     packed = parallel == "single"
@@ -333,6 +334,7 @@ def test_dpo_tune_cache(
         assert groups == (["gloo"] if parallel == "single" else [])
 
 
+@pytest.mark.thorough
 def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
     run = train(tmp_path, "trl_sft", "single", tiny, None)
     assert_steps_told(run)
@@ -348,6 +350,7 @@ def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_trl_sft_flattened(tmp_path: Path, tiny: TinyStage) -> None:
     """The samples are cut to the length that TRL itself would not take together with
     padding_free.

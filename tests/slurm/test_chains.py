@@ -253,6 +253,7 @@ def read(home: Path) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.thorough
 def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, home: Path) -> None:
     """At the second width the trainer fails: the third one is taken off the queue. Asked for again,
     without that fault, the first width is kept and the others run, the last one over two nodes.

@@ -329,6 +329,7 @@ def test_under_accelerate_the_rank_that_failed_first_is_the_cause(tmp_path: Path
     assert finished.outcome.cause == "rank 1: RuntimeError: shapes do not match"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_under_accelerate_a_killed_rank_is_named(tmp_path: Path) -> None:
     body = """
