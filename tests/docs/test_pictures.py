@@ -63,6 +63,7 @@ def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:
         assert "@import" not in text
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_recorded_demo_has_every_line_of_a_run(pictures: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")

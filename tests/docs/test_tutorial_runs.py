@@ -129,11 +129,11 @@ def normalise(line: str) -> str:
 
 
 # the page that trains longest
-_RLVR = pytest.param("rlvr", marks=(pytest.mark.thorough, pytest.mark.timeout(2400)))
-_OTHERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("demo", "lora", "scale-up")]
+_RLVR = pytest.param("rlvr", marks=pytest.mark.timeout(2400))
 
 
-@pytest.mark.parametrize("name", ["own-data", *_OTHERS, _RLVR])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["demo", "own-data", "lora", "scale-up", _RLVR])
 def test_the_page_is_carried_out(name: str, home: Path) -> None:
     page = TUTORIAL / f"{name}.md"
     if name == "rlvr":

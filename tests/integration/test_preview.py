@@ -72,8 +72,8 @@ TRAINED = {
     "trl_dpo": ("dpo", ()),
 }
 OLMO_CORE = ("dpo", "olmo_core_finetune")
-# finetune and trl_sft are in every run of the suite with other templates (test_template_batches.py)
-KEPT = tuple(name for name in TRAINED if name not in ("finetune", "trl_sft"))
+# in every run of the suite; test_template_batches.py has finetune and trl_sft with other templates
+KEPT = ("finetune flat", "dpo_tune_cache", "trl_sft bins", "trl_dpo")
 FAULTS = {
     "loss_on_user": ("sft", "trl_sft", ("flags.assistant_only_loss=false",), CHAT_TEMPLATE, {}),
     "loss_on_user marks": ("sft", "trl_sft", (), MARKED_USER, {}),
@@ -101,12 +101,8 @@ FAULTS = {
 KEPT_FAULTS = (
     "loss_on_user marks",
     "no_end_of_turn",
-    "double_bos",
     "system_dropped",
-    "no_loss_tokens trl",
-    "no_loss_tokens+answer_changed",
     "answer_changed pairs",
-    "pad_is_end",
 )
 
 

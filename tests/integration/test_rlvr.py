@@ -257,6 +257,7 @@ builtins.__import__ = _with_stale_sampler
 """
 
 
+@pytest.mark.thorough
 def test_a_sampler_that_keeps_the_old_weights_is_refuted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

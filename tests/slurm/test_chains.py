@@ -37,6 +37,7 @@ def job_log(home: Path, run: str, job: str) -> str:
     return (home / "runs" / ".jobs" / run / f"job-{job}.log").read_text()
 
 
+@pytest.mark.thorough
 def test_tokenised_by_a_job_ahead(slurm: Cluster, home: Path, open_instruct: Path) -> None:
     overrides = ["stage=demo", "trainer=finetune", "nodes=2", "recipe.max_steps=2", "name=tokens"]
     overrides += ["tokenize_first=true", f"upstream.dir={open_instruct}"]
