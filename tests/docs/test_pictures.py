@@ -30,8 +30,10 @@ def pictures() -> ModuleType:
 
 
 def shape(line: str) -> str:
-    """Return a line without what differs between two runs: spaces, numbers, digests."""
-    return re.sub(r"(?<=-)([0-9a-f]{16}|[0-9a-f]{8})|\d[\d.,:]*", "0", re.sub(r"\s", "", line))
+    """Return a line without what differs between two runs: spaces, numbers, digests, times."""
+    packed = re.sub(r"\s", "", line)
+    packed = re.sub(r"(\d+(h|min|s)(?![a-z]))+", "0s", packed)
+    return re.sub(r"(?<=-)([0-9a-f]{16}|[0-9a-f]{8})|\d[\d.,:]*", "0", packed)
 
 
 def recorded(theme: str) -> str:
