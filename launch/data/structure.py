@@ -31,7 +31,8 @@ class DataStructure:
     files: tuple[Path, ...]
     read: int  # number of rows that were read
     all_: bool  # whether these are all rows
-    validation: int | None  # number of rows that are held out; None if it is not known
+    # Number of these rows that are held out; None if it is not known, and where other files are.
+    validation: int | None
     formats: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()  # roles of the turns
     turns: tuple[int, int] = (0, 0)  # least and largest number of turns in a row; 0 of plain text
@@ -70,12 +71,11 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     staged = load_staged(data)
     if staged is None:
         return structure
-    read = staged.train
+    held_out = None
     if not isinstance(data.validation, DataFiles):  # the held-out rows are from the same files
-        read += staged.validation
-    return replace(
-        structure, read=read, all_=True, validation=staged.validation, notes=staged.notes
-    )
+        held_out = staged.validation
+    read = staged.train + (held_out or 0)
+    return replace(structure, read=read, all_=True, validation=held_out, notes=staged.notes)
 
 
 def _read_rows(data: LocalData, rows: int | None) -> DataStructure:

@@ -10,7 +10,9 @@ import pytest
 
 from launch.__main__ import main
 from launch.api.planning import PlannedRun
-from launch.planning.estimate.speed import forecast_time
+from launch.data.staging import stage
+from launch.planning.digest_cache import DigestCache
+from launch.planning.estimate.speed import forecast_time, planned_steps
 from tests.conftest import FixedMachine, machine_in, planned
 from tests.data.files import CHAT, write_lines
 
@@ -127,6 +129,62 @@ def test_steps_and_checkpoints_follow_from_the_rows(
     written, *download = lines_of("disk", *line, machine=machine)
     assert disk in written
     assert "15 GiB" in download[0] and "meta-llama/Llama-3.1-8B" in download[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps", "schedule"),
+    [
+        # an epoch has 25 steps
+        ((), 25, "1 epoch, 25 steps"),
+        (("recipe.max_steps=5",), 5, "5 steps in place of epochs, which go 0.2 times through"),
+        (("recipe.max_steps=1000",), 1000, "1,000 steps in place of epochs, which go 40 times"),
+        (("recipe.max_steps=1", "recipe.epochs=3"), 1, "1 step in place of epochs"),
+        (("trainer=dpo_tune_cache", "recipe.max_steps=1000"), 1000, "1,000 steps in place of"),
+        (("trainer=olmo_core_finetune", "recipe.max_steps=90", "model=olmo3_7b"), 90, "90 steps"),
+        (("trainer=trl_sft", "recipe.max_steps=1000"), 1000, "1,000 steps in place of epochs"),
+        (("trainer=trl_sft", "flags.max_steps=40"), 40, "40 steps in place of epochs"),
+        (("trainer=trl_sft", "flags.max_steps=-1"), 25, "1 epoch, 25 steps"),
+        (("trainer=finetune", "flags.max_train_steps=40"), 40, "40 steps in place of epochs"),
+    ],
+)
+def test_a_number_of_steps_takes_the_place_of_the_epochs(
+    tmp_path: Path, overrides: tuple[str, ...], steps: int, schedule: str
+) -> None:
+    """As in every trainer, also where it is larger than the epochs."""
+    row = CHAT
+    stage = "stage=sft"
+    if "trainer=dpo_tune_cache" in overrides:
+        row = {"chosen": CHAT["messages"], "rejected": CHAT["messages"]}
+        stage = "stage=dpo"
+    write_lines(tmp_path / "a.jsonl", [row] * 200)
+    batch = ("recipe.global_batch_size=8", "recipe.epochs=1")
+    line = (stage, "gpus=8", "data.mix=[{name: ./a.jsonl}]", *batch, *overrides)
+    machine = machine_in(tmp_path)
+    assert planned_steps(planned(*line, machine=machine)) == steps
+    [text] = lines_of("schedule", *line, machine=machine)
+    assert text.startswith(schedule)
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_rows_of_a_validation_file_are_not_held_out_of_the_others(
+    tmp_path: Path, is_staged: bool
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [CHAT] * 200)
+    held_out = write_lines(tmp_path / "held.jsonl", [CHAT] * 40)
+    machine = machine_in(tmp_path)
+    line = (*SFT, f"data.mix=[{{name: {path}}}]", f"data.validation={held_out}")
+    line += ("recipe.global_batch_size=8", "recipe.epochs=1")
+    plan = planned(*line, machine=machine)
+    if is_staged:
+        [entry] = plan.inputs.mixture
+        assert entry.data is not None
+        stage(entry.data, DigestCache(tmp_path / "digests").of)
+        plan = planned(*line, machine=machine)
+    assert planned_steps(plan) == 25
+    [text] = lines_of("schedule", *line, machine=machine)
+    assert text.startswith("1 epoch, 25 steps: 200 of 200 rows are trained on; ") or text.endswith(
+        "200 of 200 rows are trained on"
+    )
 
 
 @pytest.mark.parametrize("model", ["here", "cached"])
