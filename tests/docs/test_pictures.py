@@ -55,6 +55,14 @@ def test_the_recorded_refusal_is_what_plan_prints(
     )
 
 
+def test_the_picture_of_the_front_page_has_a_caption() -> None:
+    """It follows both versions, of which a reader sees one."""
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    _, _, after = text.partition("assets/terminal-dark.svg")
+    _, caption, *_ = after.split("\n\n")
+    assert "terminal-light.svg" not in after and re.fullmatch(r"\*[A-Z].{40,}\.\*\s*", caption)
+
+
 def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:
     drawn = {path.name: path.read_text(encoding="utf-8") for path in ASSETS.glob("*.svg")}
     for theme, colours in pictures.THEMES.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from launch.__main__ import main
 from launch.api.planning import PlannedRun
+from launch.commands.plan import describe
 from launch.data.staging import stage
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.speed import forecast_time, planned_steps
 from tests.conftest import FixedMachine, machine_in, planned
 from tests.data.files import CHAT, write_lines
+from tests.paths import ROOT
 
 SFT = ("stage=sft", "gpus=8")
 H100 = "cluster.gpu_type=h100"
@@ -270,6 +273,35 @@ def test_a_preview_without_the_hub_is_refused_before_the_trainer_starts(
     printed = capsys.readouterr()
     assert "[hub_unreachable]" in printed.err and "meta-llama/Llama-3.1-8B" in printed.err
     assert "starting" not in printed.err
+
+
+def test_a_long_path_leaves_the_columns_of_the_flags_where_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / ("a folder with a long name " * 4).strip()
+    folder.mkdir()
+    write_lines(folder / "rows.jsonl", [CHAT] * 200)
+    mix = f"data.mix=[{{name: '{folder}/rows.jsonl'}}]"
+    line = (*SFT, mix, "data.validation=0.1", "trainer=trl_sft", "recipe.eval_steps=50")
+    described = describe(PlannedRun(planned(*line, machine=machine_in(tmp_path))), {})
+    start = described.index("flags") + 1
+    rows = described[start : described.index("", start)]
+    columns = set()
+    for row in rows:
+        match = re.search(r" (model|data|recipe|parallel|launcher|override)(?=  |$)", row)
+        assert match is not None, row
+        columns.add(match.start())
+    assert len(rows) > 20 and len(columns) == 1
+    [path] = [row for row in rows if row.split()[0] == "dataset_name"]
+    assert " ..." in path and max(map(len, rows)) < 160
+
+
+def test_the_line_that_a_flag_names_sets_it() -> None:
+    """What data.validation makes the trainer evaluate has its own lines, not that of the rows."""
+    line = (*SFT, "trainer=trl_sft", "data.validation=0.1", "data.mix=[{name: a/b}]")
+    flags = planned(*line).flags
+    for name in ("eval_strategy", "eval_steps", "per_device_eval_batch_size"):
+        path, number = str(flags[name].provenance.where).rsplit(":", 1)
+        [set_by] = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1 :][:1]
+        assert name in set_by
 
 
 def test_the_help_lists_the_gpus_and_the_keys_of_a_cluster(
