@@ -294,6 +294,21 @@ def test_a_long_path_leaves_the_columns_of_the_flags_where_they_are(tmp_path: Pa
     assert " ..." in path and max(map(len, rows)) < 160
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        (*SFT, "trainer=trl_sft"),
+        (*SFT, "trainer=finetune"),
+        ("stage=dpo", "trainer=trl_dpo", "gpus=8"),
+        ("stage=lora_sft", "trainer=trl_sft", "gpus=1"),
+    ],
+)
+def test_the_memory_of_a_stage_that_holds_rows_out_is_known(line: tuple[str, ...]) -> None:
+    """A drafted stage holds out a tenth: its evaluation is predicted, too."""
+    memory = lines_of("memory", *line, H100, "data.mix=[{name: a/b}]", "data.validation=0.1")
+    assert len(memory) >= 2 and not any("unknown" in text for text in memory)
+
+
 def test_the_line_that_a_flag_names_sets_it() -> None:
     """What data.validation makes the trainer evaluate has its own lines, not that of the rows."""
     line = (*SFT, "trainer=trl_sft", "data.validation=0.1", "data.mix=[{name: a/b}]")
