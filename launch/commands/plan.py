@@ -11,7 +11,7 @@ from launch import resources
 from launch.api.planning import PlannedRun, plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.config.schema import Device, Kind
+from launch.config.schema import Device, Family, Kind
 from launch.errors import EXIT_DONE
 from launch.planning.command import quote_argument
 from launch.planning.flags import FLAG_COLUMNS, format_flag_value
@@ -99,9 +99,9 @@ def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
     is_for_slurm = any(text.startswith("cluster") for text in plan.origins.overrides)
     commands = {f"launch check {overrides}": "checks this machine for it"}
     if needs_others:
-        commands = {f"launch preview {overrides}": "shows what the model is trained on"}
-        if plan.config.trainer.kind == Kind.rlvr:
-            commands = {}
+        commands = {}
+        if _can_preview(plan):
+            commands[f"launch preview {overrides}"] = "shows what the model is trained on"
     elif plan.config.cache_only:
         commands[f"launch {overrides}"] = "tokenises the data, and trains nothing"
     elif plan.parallel.width.nodes == 1:
@@ -115,6 +115,15 @@ def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
             "  there is no GPU here: `launch check` and `launch run` are for a machine with GPUs"
         )
     return lines + [f"  {command}  # {effect}" for command, effect in commands.items()]
+
+
+def _can_preview(plan: Plan) -> bool:
+    """Whether a preview can show samples here: open-instruct's trainers need a checkout, and RLVR has
+    no answers to learn.
+    """
+    is_of_open_instruct = plan.config.trainer.family == Family.open_instruct
+    has_code = not is_of_open_instruct or plan.upstream.checkout is not None
+    return has_code and plan.config.trainer.kind != Kind.rlvr
 
 
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:

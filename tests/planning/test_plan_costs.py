@@ -224,10 +224,14 @@ def test_a_plan_warns_of_a_gated_model_without_a_token(
 @pytest.mark.parametrize(
     ("overrides", "commands"),
     [
-        # no GPU is here
-        (("gpus=8",), ("preview", "submit", "submit")),
-        (("gpus=8", "cluster.partition=gpu"), ("preview", "submit", "submit")),
-        (("gpus=8", "nodes=2"), ("preview", "submit", "submit")),
+        # no GPU is here, and no checkout of open-instruct, without which it shows no samples
+        (("gpus=8",), ("submit", "submit")),
+        (("gpus=8", "trainer=trl_sft"), ("preview", "submit", "submit")),
+        (
+            ("gpus=8", "trainer=trl_sft", "cluster.partition=gpu"),
+            ("preview", "submit", "submit"),
+        ),
+        (("gpus=8", "nodes=2", "trainer=trl_sft"), ("preview", "submit", "submit")),
         (("gpus=8", "cache_only=true"), ("check", "stage=sft")),
         (("device=cpu",), ("check", "stage=sft")),
         (("device=cpu", "cluster.partition=cpu"), ("check", "stage=sft", "submit", "submit")),
@@ -241,6 +245,7 @@ def test_a_plan_ends_in_the_commands_that_can_follow(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launch.planning.machine.find_checkout", lambda *_: None)
     assert main(["plan", "stage=sft", *overrides]) == 0
     text = capsys.readouterr().out.rpartition("\nnext\n")[2]
     lines = [line.split() for line in text.splitlines() if line.startswith("  launch ")]
@@ -248,7 +253,7 @@ def test_a_plan_ends_in_the_commands_that_can_follow(
     for words in lines:  # each can be pasted
         assert "#" in words and {"stage=sft", *overrides} <= set(words[: words.index("#")])
     assert ("there is no GPU here" in text) == (
-        commands[0] == "preview" and "nodes=2" not in overrides
+        commands[0] in ("preview", "submit") and "nodes=2" not in overrides
     )
 
 
