@@ -119,7 +119,8 @@ class LengthsBySide:
         sides = zip(*self.untruncated.values(), strict=True)
         lengths = sorted(max(tokens) for tokens in sides)
         median = lengths[rows // 2]
-        facts = [f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"]
+        of_lengths = f"{lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"
+        facts = [f"1 row of {median:,} tokens" if rows == 1 else f"{rows:,} rows of {of_lengths}"]
         cut_off = len(self.truncated()) / rows
         facts.append(f"{cut_off:.1%} cut off")
         # a reward model has no loss on tokens

@@ -14,6 +14,7 @@ from launch.data.formats import TEXT
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
+from launch.worker.wording import count_of
 
 FIRST_ROWS = 200
 # The converted columns that hold a conversation, by the kind of stage.
@@ -46,11 +47,15 @@ class DataStructure:
             names += ", ..."
         if self.not_read_because:
             return f"{names}: not read, {self.not_read_because}"
-        rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
+        rows = "1 row" if self.read == 1 else f"{self.read:,} rows"
+        if not self.all_:
+            rows = f"the first {rows}"
         facts = [f"{rows} read: {'; '.join(self.formats)}"]
         least, most = self.turns
         if most:
-            turns = f"{least} to {most} turns" if least < most else f"{least} turns"
+            turns = count_of(most, "turn")
+            if least < most:
+                turns = f"{least} to {turns}"
             facts.append(f"{turns} ({', '.join(self.roles)})")
         return f"{names}: {'; '.join((*facts, *self.notes))}"
 

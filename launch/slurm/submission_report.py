@@ -38,7 +38,7 @@ class Restarts:
     def __str__(self) -> str:
         if not self.after_lost_node:
             return "never requeued"
-        count = f"requeued at most {self.after_lost_node} times"
+        count = f"requeued at most {count_of(self.after_lost_node, 'time')}"
         if self.after_time_limit:
             return count
         if self.after_time_limit is None:
@@ -146,7 +146,7 @@ def describe_worst_loss(job: PlannedJob, restarts: Restarts) -> str:
             f"all of the run is repeated after the loss of a node: {why_no_checkpoint}; "
             "set recipe.checkpoint_steps"
         )
-    repeated = f"{interval} steps are repeated"
+    repeated = f"{interval} steps are repeated" if interval > 1 else "1 step is repeated"
     every = f"(a checkpoint every {interval})"
     if not restarts.after_lost_node:
         return (

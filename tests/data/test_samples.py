@@ -200,7 +200,7 @@ def test_all_samples_are_described_in_a_line() -> None:
         "1 duplicates (first: /data.jsonl:2)"
     )
     [scored] = samples(replace(GOOD, loss=None)).lengths
-    assert scored.describe() == "1 rows of 4 to 4 tokens, median 4; 0.0% cut off; 0 duplicates"
+    assert scored.describe() == "1 row of 4 tokens; 0.0% cut off; 0 duplicates"
 
 
 def test_batches_are_described() -> None:
