@@ -12,6 +12,7 @@ from typing import Any
 from launch.data.mixture_share import MixtureShare
 from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
+from launch.worker.wording import count_of
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ class LengthsBySide:
             without_loss = self.without_loss()
             first = _first_of([self.places[number] for number in without_loss])
             facts.append(f"{len(without_loss):,} without a token that carries loss{first}")
-        facts.append(f"{len(self.duplicates):,} duplicates{_first_of(self.duplicates)}")
+        duplicates = count_of(len(self.duplicates), "duplicate")
+        facts.append(f"{duplicates}{_first_of(self.duplicates)}")
         return "; ".join(facts)
 
 
