@@ -146,7 +146,7 @@ def describe_worst_loss(job: PlannedJob, restarts: Restarts) -> str:
             f"all of the run is repeated after the loss of a node: {why_no_checkpoint}; "
             "set recipe.checkpoint_steps"
         )
-    repeated = f"{interval} steps are repeated" if interval > 1 else "1 step is repeated"
+    repeated = "1 step is repeated" if interval == 1 else f"{interval} steps are repeated"
     every = f"(a checkpoint every {interval})"
     if not restarts.after_lost_node:
         return (

@@ -16,12 +16,13 @@ from launch.data.staging import stage
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.speed import forecast_time, planned_steps
 from tests.conftest import FixedMachine, machine_in, planned
-from tests.data.files import CHAT, write_lines
+from tests.data.files import CHAT, PAIR, write_lines
 from tests.paths import ROOT
 
 SFT = ("stage=sft", "gpus=8")
 H100 = "cluster.gpu_type=h100"
 STEPS = "recipe.max_steps=100"
+OLMO = ("trainer=olmo_core_finetune", "model=olmo3_7b", "recipe.packing=bins")
 
 
 def lines_of(fact: str, *overrides: str, machine: FixedMachine | None = None) -> list[str]:
@@ -141,9 +142,9 @@ def test_steps_and_checkpoints_follow_from_the_rows(
         ((), 25, "1 epoch, 25 steps"),
         (("recipe.max_steps=5",), 5, "5 steps in place of epochs, which go 0.2 times through"),
         (("recipe.max_steps=1000",), 1000, "1,000 steps in place of epochs, which go 40 times"),
-        (("recipe.max_steps=1", "recipe.epochs=3"), 1, "1 step in place of epochs"),
+        (("recipe.max_steps=1",), 1, "1 step in place of epochs, which go 0.04 times"),
         (("trainer=dpo_tune_cache", "recipe.max_steps=1000"), 1000, "1,000 steps in place of"),
-        (("trainer=olmo_core_finetune", "recipe.max_steps=90", "model=olmo3_7b"), 90, "90 steps"),
+        ((*OLMO, "recipe.max_steps=90"), 90, "90 steps in place of epochs"),
         (("trainer=trl_sft", "recipe.max_steps=1000"), 1000, "1,000 steps in place of epochs"),
         (("trainer=trl_sft", "flags.max_steps=40"), 40, "40 steps in place of epochs"),
         (("trainer=trl_sft", "flags.max_steps=-1"), 25, "1 epoch, 25 steps"),
@@ -157,7 +158,7 @@ def test_a_number_of_steps_takes_the_place_of_the_epochs(
     row = CHAT
     stage = "stage=sft"
     if "trainer=dpo_tune_cache" in overrides:
-        row = {"chosen": CHAT["messages"], "rejected": CHAT["messages"]}
+        row = PAIR
         stage = "stage=dpo"
     write_lines(tmp_path / "a.jsonl", [row] * 200)
     batch = ("recipe.global_batch_size=8", "recipe.epochs=1")
