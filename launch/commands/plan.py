@@ -52,7 +52,10 @@ def plan(line: CommandLine) -> int:
 
         pipeline = plan_pipeline(line, notify)
         if pipeline:
-            return _show_pipeline(pipeline, json=line.json)
+            code = _show_pipeline(pipeline, json=line.json)
+            if not line.json:
+                echo("\n".join(_next_commands(line, pipeline.plans[0])))
+            return code
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
@@ -92,7 +95,10 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
 
 
 def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
-    """Return what comes after the plan of a line: the commands that can follow here."""
+    """Return what comes after the plan of a line: the commands that can follow here.
+
+    `plan`: the line's, or that of the first stage of its pipeline.
+    """
     overrides = shlex.join(process_redactor().redact_argv(line.argv))
     needs_gpus = plan.parallel.width.device == Device.cuda and not plan.config.cache_only
     needs_others = needs_gpus and plan.machine.card is None  # another machine than this one
@@ -100,7 +106,7 @@ def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
     commands = {f"launch check {overrides}": "checks this machine for it"}
     if needs_others:
         commands = {}
-        if _can_preview(plan):
+        if _can_preview(plan) and not line.is_pipeline:
             commands[f"launch preview {overrides}"] = "shows what the model is trained on"
     elif plan.config.cache_only:
         commands[f"launch {overrides}"] = "tokenises the data, and trains nothing"

@@ -348,3 +348,7 @@ def test_the_costs_of_one_stage_name_no_next_one(
     assert main([*line, "pipeline=sft,dpo"]) == 0
     two = capsys.readouterr().out
     assert "next stage" in two and "up to " in two
+    _, _, commands = two.rpartition("\nnext\n")
+    overrides = f"gpus=8 {H100} {STEPS} pipeline=sft,dpo"
+    assert f"  launch submit {overrides} dry_run=true  #" in commands
+    assert "launch preview" not in commands
