@@ -220,7 +220,8 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
     gain = task.against_base
     evaluated = task.scores[task.labels[-1]]
     direction = "higher" if evaluated.higher_is_better else "lower"
-    yield f"{task.name}  {evaluated.metric} ({direction} is better), {count_of(gain.questions, 'question')}"
+    questions = count_of(gain.questions, "question")
+    yield f"{task.name}  {evaluated.metric} ({direction} is better), {questions}"
     previous = None
     for label in task.labels:
         score = task.scores[label]
