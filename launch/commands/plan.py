@@ -11,7 +11,7 @@ from launch import resources
 from launch.api.planning import PlannedRun, plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.config.schema import Device, Family, Kind
+from launch.config.schema import Device, Family
 from launch.errors import EXIT_DONE
 from launch.planning.command import quote_argument
 from launch.planning.flags import FLAG_COLUMNS, format_flag_value
@@ -124,12 +124,11 @@ def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
 
 
 def _can_preview(plan: Plan) -> bool:
-    """Whether a preview can show samples here: open-instruct's trainers need a checkout, and RLVR has
-    no answers to learn.
-    """
-    is_of_open_instruct = plan.config.trainer.family == Family.open_instruct
+    """Whether a preview can show samples here: open-instruct's trainers need a checkout for it."""
+    trainer = plan.config.trainer
+    is_of_open_instruct = trainer.family == Family.open_instruct
     has_code = not is_of_open_instruct or plan.upstream.checkout is not None
-    return has_code and plan.config.trainer.kind != Kind.rlvr
+    return has_code and "preview" not in trainer.unsupported_because
 
 
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
