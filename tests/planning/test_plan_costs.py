@@ -304,7 +304,6 @@ def test_a_long_path_leaves_the_columns_of_the_flags_where_they_are(tmp_path: Pa
     "line",
     [
         (*SFT, "trainer=trl_sft"),
-        (*SFT, "trainer=finetune"),
         ("stage=dpo", "trainer=trl_dpo", "gpus=8"),
         ("stage=lora_sft", "trainer=trl_sft", "gpus=1"),
     ],
