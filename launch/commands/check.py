@@ -24,7 +24,7 @@ from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
 from launch.execution.preview import inspect_data, tokenize_samples
 from launch.execution.resume import is_finished
-from launch.execution.samples import describe_samples, legend, render_page
+from launch.execution.samples import describe_samples, legend, refuse_preview, render_page
 from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.planning.build import plan_on_this_machine
 from launch.planning.parallel import require_one_machine
@@ -151,13 +151,14 @@ def _summary(findings: Sequence[Finding]) -> str:
 def preview(line: CommandLine) -> int:
     """Print samples of the composed stage.
 
-    Raises UserError: those of VerbParser.pop; hub_unreachable, preview_failed.
+    Raises UserError: those of VerbParser.pop; no_preview, hub_unreachable, preview_failed.
     """
     options, rest = build_preview_parser().pop(line)
 
     def show(composed: Composed) -> int:
         # An epoch that is too small to train on can still be previewed.
         plan = plan_on_this_machine(composed, reads_rows=False)
+        refuse_preview(plan)
         parts = chain.from_iterable(map(split_merged, plan.inputs.mixture))
         plan = replace(plan, inputs=replace(plan.inputs, mixture=tuple(parts)))
         # without the hub the trainer would try for minutes, and fail with an error of a library's

@@ -213,10 +213,16 @@ def _find_model(given: str | None, runs: Path) -> _Start:
 
 
 def _find_model_folder(name: str, runs: Path) -> Path | None:
-    """Return the folder of this path or of this run, None if there is none."""
-    for folder in (Path.cwd() / Path(name).expanduser(), Path.cwd() / runs / name):
-        if folder.is_dir():
-            return folder
+    """Return the folder of this path or of this run, None if there is none.
+
+    The folder of a stage, which holds its runs, stands for the one that is finished.
+    """
+    given = Path.cwd() / Path(name).expanduser()
+    if given.is_dir():
+        return given
+    below_runs = Path.cwd() / runs / name
+    if below_runs.is_dir() and _find_run_above(below_runs):
+        return below_runs
     finished = [run for run in find_runs(runs.absolute()) if (run / "DONE").is_file()]
     return find_run(name, finished, "--model")
 

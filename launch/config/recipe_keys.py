@@ -318,8 +318,8 @@ class RecipeConfig:
     max_steps: int | None = key(
         None,
         COUNT,
-        help="optimizer steps after which the run ends, before `epochs` are complete; null: "
-        "all epochs",
+        help="optimizer steps after which the run ends, whether `epochs` would be fewer or more; "
+        "null: all epochs",
         flags={
             # total_episodes is max_steps x global_batch_size (grpo_fast.py:1032)
             "ray": {"*": {}},

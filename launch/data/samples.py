@@ -12,6 +12,7 @@ from typing import Any
 from launch.data.mixture_share import MixtureShare
 from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
+from launch.worker.wording import count_of
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class LengthsBySide:
         sides = zip(*self.untruncated.values(), strict=True)
         lengths = sorted(max(tokens) for tokens in sides)
         median = lengths[rows // 2]
-        facts = [f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"]
+        of_lengths = f"{lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"
+        facts = [f"1 row of {median:,} tokens" if rows == 1 else f"{rows:,} rows of {of_lengths}"]
         cut_off = len(self.truncated()) / rows
         facts.append(f"{cut_off:.1%} cut off")
         # a reward model has no loss on tokens
@@ -128,7 +130,8 @@ class LengthsBySide:
             without_loss = self.without_loss()
             first = _first_of([self.places[number] for number in without_loss])
             facts.append(f"{len(without_loss):,} without a token that carries loss{first}")
-        facts.append(f"{len(self.duplicates):,} duplicates{_first_of(self.duplicates)}")
+        duplicates = count_of(len(self.duplicates), "duplicate")
+        facts.append(f"{duplicates}{_first_of(self.duplicates)}")
         return "; ".join(facts)
 
 

@@ -25,6 +25,7 @@ from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.reward_trend import find_reward_trend
 from launch.execution.record.run import Run
+from launch.execution.record.steps import logged_number
 from launch.planning.adapter import read_adapter
 from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
@@ -119,8 +120,10 @@ def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
 
 
 def add_reward(outcome: Outcome, run: Run) -> Outcome:
-    """Return `outcome` with the trend of the reward, which only an RLVR run logs."""
-    return replace(outcome, reward=find_reward_trend(run.steps()))
+    """Return `outcome` with the last reward and their trend, which only an RLVR run logs."""
+    steps = [step for step in run.steps() if "reward" in step]
+    last = logged_number(steps[-1], "reward") if steps else None
+    return replace(outcome, reward=find_reward_trend(steps), last_reward=last)
 
 
 def add_validation(outcome: Outcome, plan: Plan, run: Run) -> Outcome:

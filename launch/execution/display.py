@@ -140,12 +140,12 @@ def describe_early_stop(event: Event) -> str:
 
 
 def describe_step(event: Event, pace: Pace) -> str:
-    """Return one line for a step: `step 5/50  loss 5.8501  1,234 tokens/s  0:41 left`."""
+    """Return one line for a step: `step 5/50  loss 5.8501  1,234 tokens/s  41 s left`."""
     return "  ".join(step_parts(event, pace).values())
 
 
 def describe_count(pace: Pace) -> str:
-    """Describe what a progress bar counts: `24 of 200, 9.9 a second, 0:18 left`."""
+    """Describe what a progress bar counts: `24 of 200, 9.9 a second, 18 s left`."""
     text = f"{pace.step:,} of {pace.total:,}"
     seconds_left = pace.seconds_left()
     if seconds_left and pace.total and pace.step is not None:

@@ -118,7 +118,7 @@ def test_logs_print_what_the_display_showed_and_how_it_ended(
         "loading the model",
         "training",
         "step 1/3  loss 4.0000  100 tokens/s",
-        "step 3/3  loss 2.0000  300 tokens/s  0:00 left",
+        "step 3/3  loss 2.0000  300 tokens/s  0 s left",
         "failed (1) after step 3: rank 1: CUDA out of memory",
         "  train.py:12",
     ]

@@ -30,8 +30,10 @@ def pictures() -> ModuleType:
 
 
 def shape(line: str) -> str:
-    """Return a line without what differs between two runs: spaces, numbers, digests."""
-    return re.sub(r"(?<=-)([0-9a-f]{16}|[0-9a-f]{8})|\d[\d.,:]*", "0", re.sub(r"\s", "", line))
+    """Return a line without what differs between two runs: spaces, numbers, digests, times."""
+    packed = re.sub(r"\s", "", line)
+    packed = re.sub(r"(\d+(h|min|s)(?![a-z]))+", "0s", packed)
+    return re.sub(r"(?<=-)([0-9a-f]{16}|[0-9a-f]{8})|\d[\d.,:]*", "0", packed)
 
 
 def recorded(theme: str) -> str:
@@ -51,6 +53,14 @@ def test_the_recorded_refusal_is_what_plan_prints(
     assert re.sub(r"\s", "", f"$ launch {' '.join(pictures.REFUSED)}{done.stderr}$") in recorded(
         theme
     )
+
+
+def test_the_picture_of_the_front_page_has_a_caption() -> None:
+    """It follows both versions, of which a reader sees one."""
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    _, _, after = text.partition("assets/terminal-dark.svg")
+    _, caption, *_ = after.split("\n\n")
+    assert "terminal-light.svg" not in after and re.fullmatch(r"\*[A-Z].{40,}\.\*\s*", caption)
 
 
 def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:

@@ -444,6 +444,10 @@ def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path, launch:
         "command.sh",
     }
     shellcheck((folder / "job.sbatch").read_text())
+    first, *_, last = written.stdout.splitlines()
+    assert "nothing was submitted" in first and "1 batch script was written" in first
+    for path in (sys.executable, str(tmp_path)):  # what the script takes from this machine
+        assert path in last and path in (folder / "job.sbatch").read_text()
 
 
 @pytest.mark.parametrize(

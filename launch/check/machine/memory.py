@@ -116,7 +116,7 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
     forecast = forecast_memory(plan, host.environ, card=card, lengths=lengths, flash=flash)
     text = f"{facts}; {forecast.why}"
     if forecast.worst:
-        text = f"{facts}; predicted peak {describe(forecast)[0]}"
+        text = f"{facts}; predicted: {describe(forecast)[0]}"
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")
     cure = advise_without_remedy(plan)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from launch.config.schema import Kind, Mode
 from launch.planning.batches import SimulatedLoad, simulate_load
-from launch.planning.data import count_steps
+from launch.planning.data import count_steps, find_step_limit
 from launch.planning.estimate.activations import saved_bytes
 from launch.planning.estimate.cards import Card, Rates, planned_card, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast
@@ -190,11 +190,12 @@ def planned_steps(plan: Plan) -> int | None:
     """Return the optimizer steps of a run; None where neither max_steps nor the number of rows is
     known.
     """
+    limit, _ = find_step_limit(plan)
+    if limit is not None:
+        return limit
     lengths = load_lengths(plan.lengths_file)
     samples = None if lengths is None else lengths.samples
-    steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
-    limits = [number for number in (steps, plan.config.recipe.max_steps) if number is not None]
-    return min(limits, default=None)
+    return count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
 
 
 @dataclass(frozen=True)

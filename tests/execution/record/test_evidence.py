@@ -196,3 +196,12 @@ def test_a_requested_setting_without_a_verdict_is_unproven() -> None:
     [item] = merge_events([evidence_event("global_batch", "7 samples")], {"global_batch": "8"})
     assert (item.verdict, item.requested, item.how) == ("unproven", "8", NO_STEP)
     assert len(unmet_settings([item], ())) == 1
+
+
+def test_a_long_note_is_cut_on_a_terminal_and_whole_in_a_file() -> None:
+    note = "the first micro batch " * 20
+    item = Evidence("clip", "1.0", "the engine", "1.0", "proven", note)
+    [_, on_terminal] = evidence_table([item])
+    [_, in_file] = evidence_table([item], is_whole=True)
+    assert on_terminal.endswith("...") and len(on_terminal) < len(note)
+    assert note.strip() in in_file
