@@ -298,6 +298,50 @@ class RecipeConfig:
         ),
         other_names={"axolotl trl llama_factory": "weight_decay", "others": "wd"},
     )
+    optimizer: str | None = key(
+        None,
+        help="adamw, adamw_8bit (states in about a quarter of fp32's memory), paged_adamw_8bit (on "
+        "the host where the GPU is full), adafactor, muon; null: the trainer's own",
+        flags={
+            "trl": {
+                "null": {},
+                "adamw": {"optim": "adamw_torch_fused"},
+                "adamw_8bit": {"optim": "adamw_8bit"},
+                "paged_adamw_8bit": {"optim": "paged_adamw_8bit"},
+                "adafactor": {"optim": "adafactor"},
+            },
+            # With QLoRA alone; see the rule optimizer_needs_qlora.
+            "finetune": {
+                "null": {},
+                "adamw": {},
+                "paged_adamw_8bit": {"use_8bit_optimizer": True},
+            },
+            "dpo_tune_cache": {
+                "null": {},
+                "adamw": {},
+                "paged_adamw_8bit": {
+                    "use_8bit_optimizer": True,
+                    "dpo_use_paged_optimizer": True,
+                },
+            },
+            "dpo": {
+                "null": {},
+                "adamw": {"optimizer_type": "adamw"},
+                "muon": {"optimizer_type": "muon"},
+            },
+            "*": {"null": {}, "adamw": {}},
+        },
+        unsupported_because={
+            "trl": "TRL's other optimizers are set with flags.optim=NAME",
+            "finetune": "finetune.py has AdamW, and bitsandbytes' paged one with QLoRA "
+            "(finetune.py:670)",
+            "dpo_tune_cache": "dpo_tune_cache.py has AdamW, and bitsandbytes' paged one "
+            "(dpo_tune_cache.py:419)",
+            "dpo": "dpo.py has OLMo-core's AdamW and Muon (dpo.py:259)",
+            "*": "it has AdamW alone",
+        },
+        proof=Proof("optimizer", "the optimizer's class, and its states after a step"),
+    )
     epochs: int = key(
         1,
         COUNT,

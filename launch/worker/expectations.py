@@ -50,6 +50,7 @@ EVIDENCE = (
     "lr_scheduler",
     "warmup_ratio",
     "weight_decay",
+    "optimizer",  # its class and states, by the name in recipe.optimizer
     "adam_betas",  # never requested: compared with the trainer's flags
     "adam_epsilon",
     "epochs",

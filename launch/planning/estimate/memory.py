@@ -34,6 +34,7 @@ from launch.planning.estimate.activations import (
 )
 from launch.planning.estimate.allocator import STAGE_3, cached_bytes
 from launch.planning.estimate.generation import generation_bytes
+from launch.planning.estimate.optimizers import factored_bytes, factored_step_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 GIB = 1 << 30
@@ -229,14 +230,15 @@ def _full_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ..
     state = bytes_per_parameter(setting.mode, setting.sharing_ranks, precision)
     models = 2 if setting.reference else 1
     weights = state.weights * size * models
-    return weights, state.optimizer * size, _moments(setting, state.gradients * size)
+    return weights, _optimizer_bytes(setting), _moments(setting, state.gradients * size)
 
 
 def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ...]]:
     """Return the bytes of weights and optimizer, and the moments, when an adapter is trained.
 
-    The adapter's gradients and AdamW's moments are taken as fp32, which is an upper bound. Frozen
-    weights have no gradients. A 4-bit matrix is unpacked when its layer needs it.
+    The adapter's gradients and AdamW's moments are taken as fp32, which is an upper bound, as is
+    taking no matrix of an adapter as paged: bitsandbytes pages those of 100,000 weights and more.
+    Frozen weights have no gradients. A 4-bit matrix is unpacked when its layer needs it.
     """
     adapter = setting.adapter
     if adapter is None:
@@ -258,7 +260,32 @@ def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment,
     )
     step = _Moment("step", gradients=trained)
     weights = frozen_bytes(setting, adapter) + trained
-    return weights, 2 * trained, (loss, last_layer, step)
+    return weights, _adapter_optimizer_bytes(setting, adapter), (loss, last_layer, step)
+
+
+def _optimizer_bytes(setting: MemorySetting) -> float:
+    """Return the bytes that the optimizer keeps on each GPU when all weights are trained.
+
+    Where ranks share it, it is AdamW (see `planned_optimizer` in forecast.py).
+    """
+    shape = setting.shape
+    optimizer = setting.optimizer
+    if setting.mode not in (Mode.single, Mode.ddp):
+        precision = Precision.fp32 if setting.autocast else setting.precision
+        state = bytes_per_parameter(setting.mode, setting.sharing_ranks, precision)
+        return state.optimizer * shape.parameters
+    if optimizer.factored:
+        return factored_bytes(shape)
+    return optimizer.device_bytes(shape.parameters, shape.embedding, setting.weight_element)
+
+
+def _adapter_optimizer_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
+    """Return the bytes that the optimizer keeps for an adapter, whose embeddings are not trained."""
+    optimizer = setting.optimizer
+    if optimizer.factored:
+        return 4.0 * adapter.parameters / adapter.rank
+    scales = optimizer.scales * adapter.parameters
+    return scales + optimizer.state_bytes(adapter.parameters, 0, element=4)
 
 
 def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
@@ -511,4 +538,6 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
         if setting.kind == Kind.sft:
             return 3 * 4 * (shard if setting.foreach_step else shape.embedding)
         return 4 * shape.embedding / setting.sharing_ranks
-    return 0.0 if setting.fused_optimizer else setting.element * shape.parameters
+    if setting.optimizer.factored:
+        return factored_step_bytes(shape, setting.weight_element)
+    return 0.0 if setting.optimizer.fused else setting.element * shape.parameters

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Kind, Mode
+from launch.planning.estimate.optimizers import ADAMW, OptimizerState
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.lengths import Lengths
 
@@ -87,7 +88,7 @@ class MemorySetting:
     shards: int | None = None
     # OLMo-core updates all weights at once; False with the patch olmo_core_single_step.
     foreach_step: bool = True
-    fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one
+    optimizer: OptimizerState = ADAMW
 
     @property
     def sharing_ranks(self) -> int:

@@ -19,6 +19,7 @@ from . import (
     learnt,
     objective,
     optimizer,
+    optimizer_kind,
     order,
     precision,
     rounding,
@@ -115,6 +116,8 @@ class EvidenceCollector:
             self.report(self._rate_check.step(self._steps_done(), self._rates))
         if self._updates is not None:
             self._steps += 1
+            if self._steps == 1:
+                self._check_optimizer()
             self._compare_epoch()
             self.report(self._updates.after_step())
 
@@ -151,6 +154,12 @@ class EvidenceCollector:
             self._updates.note_gradients()
         if self._objects is not None:
             self._check_clipping(self._objects)
+
+    def _check_optimizer(self) -> None:
+        """Check the optimizer after a step, which has made its states."""
+        assert self._objects is not None
+        requested = self._requested.get(optimizer_kind.KIND)
+        self.report(optimizer_kind.check_optimizer(self._objects.optimizer, requested))
 
     def _check_rounding(self, objects: TrainerObjects) -> None:
         """Check that the schedule's largest step can change the weights."""

@@ -203,6 +203,11 @@ SENTENCES: Mapping[str, Wording] = {
         "nothing shows that the weight decay is {requested}",
         _FLAGS,
     ),
+    "optimizer": Wording(
+        "the optimizer should be {requested}, and it is {value}",
+        "no step showed that the optimizer is {requested}",
+        _FLAGS,
+    ),
     "adam_betas": Wording(
         "Adam's betas should be {requested}, and the optimizer has {value}",
         "nothing shows that Adam's betas are {requested}",
