@@ -79,6 +79,11 @@ _SCHEDULES = {
     "cosine": {"lr_scheduler_type": "cosine"},
     "constant": {"lr_scheduler_type": "constant"},
 }
+_PLAIN_LORA = {
+    "finetune": "its adapters are plain LoRA (finetune.py:626)",
+    "dpo_tune_cache": "its adapters are plain LoRA (dpo_tune_cache.py:367)",
+    "open_instruct": "it has no adapters",
+}
 _RATES = "the rates of the optimizer's groups at every step"
 _STEPS = "the steps that the trainer counts before the first one"
 
@@ -189,6 +194,56 @@ class LoraConfig:
             "whether the adapter's second matrices are zero before a step",
             Requested.computed,
         ),
+    )
+    dora: bool = key(
+        False,
+        help="DoRA: a trained length for each output of an adapted layer; closer to full training, "
+        "and a slower step",
+        flags={"trl": {"false": {}, "true": {"use_dora": True}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_dora", "the magnitudes of the adapted layers", Requested.computed),
+        other_names={"axolotl": "peft_use_dora", "trl llama_factory": "use_dora"},
+    )
+    rslora: bool = key(
+        False,
+        help="rsLoRA: the adapter's output is multiplied by alpha / sqrt(rank), in place of "
+        "alpha / rank, for high ranks",
+        flags={"trl": {"false": {}, "true": {"use_rslora": True}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_rslora", "the scaling of the adapted layers", Requested.computed),
+        other_names={"axolotl": "peft_use_rslora", "trl llama_factory": "use_rslora"},
+    )
+    init: str | None = key(
+        None,
+        help="what a new adapter starts from: pissa (the largest singular values of the weights) "
+        "or olora (their QR decomposition); null: from nothing",
+        flags={"trl_sft": {"null": {}, "pissa": {}, "olora": {}}},  # the option adapter_init
+        unsupported_because={
+            "trl_sft": "launch has pissa and olora",
+            "trl_dpo trl_grpo": "its reference is the model without the adapter, and these starts "
+            "change that model",
+            **_PLAIN_LORA,
+        },
+        proof=Proof("lora_init", "the adapter's matrices before a step", Requested.computed),
+        other_names={"axolotl": "peft_init_lora_weights", "others": "init_lora_weights"},
+    )
+    modules_to_save: Any = key(
+        None,
+        help="modules that are trained as a whole beside the adapter, such as "
+        "[embed_tokens,lm_head]; null: none",
+        flags={"trl": {"null": {}, "*": {"lora_modules_to_save": "{value}"}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_modules", "the modules that are trained as a whole", Requested.computed),
+        other_names={"axolotl": "lora_modules_to_save", "trl": "lora_modules_to_save"},
+    )
+    target_parameters: Any = key(
+        None,
+        help="parameters that get an adapter though they are no layer's own, such as "
+        "[mlp.experts.gate_up_proj] of a mixture of experts; null: none",
+        flags={"trl": {"null": {}, "*": {"lora_target_parameters": "{value}"}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_parameters", "the parameters with an adapter", Requested.computed),
+        other_names={"axolotl": "lora_target_parameters", "trl": "lora_target_parameters"},
     )
 
 

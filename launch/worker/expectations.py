@@ -44,6 +44,11 @@ EVIDENCE = (
     "lora_dropout",
     "lora_targets",  # the layers that have an adapter
     "lora_start",  # whether the adapter is new
+    "lora_dora",  # this and the next four: the kind of the adapter
+    "lora_rslora",
+    "lora_init",
+    "lora_modules",
+    "lora_parameters",
     "base_dtype",  # the type of the weights that an adapter leaves frozen
     "first_update",  # the effect of the first optimizer step
     "learning_rate",  # the highest of the schedule; the rate of every step

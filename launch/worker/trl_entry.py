@@ -171,6 +171,8 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     quantization = get_quantization_config(model)
     adapter = get_peft_config(model)
+    if "adapter_init" in job.options:  # TRL 1.16 has no flag for it (trl/trainer/utils.py:295-306)
+        adapter.init_lora_weights = job.options["adapter_init"]
     arguments = {
         "model": model.model_name_or_path,
         "processing_class": tokenizer,

@@ -335,6 +335,8 @@ def _require_covered(plan: Plan) -> None:
     for name, supported in _SUPPORTED_VALUES.items():
         if plan.lora is not None and name in _ADAPTER_FLAGS:
             continue
+        if plan.lora is not None and plan.lora.dora and name == "use_dora":
+            continue
         if name in values and values[name] != supported:
             raise UnknownMemoryError(f"the estimate does not cover --{name} {values[name]}")
     if plan.parallel.mode == Mode.fsdp and not values.get("compile_model", True):
@@ -479,6 +481,11 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
     lora = plan.lora
     if lora is None:
         return None
+    whole = lora.count_whole(shape)
+    if whole is None:
+        raise UnknownMemoryError("the estimate does not cover a module of recipe.lora.modules_to_save")
+    if lora.target_parameters:
+        raise UnknownMemoryError("the estimate does not cover recipe.lora.target_parameters")
     quantized = lora.quantize == Quantization.nf4
     is_trl = plan.config.trainer.family == Family.trl
     fp32 = not (is_trl and quantized) and plan.parallel.zero_stage != 3
@@ -494,5 +501,8 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         fp32=fp32,
         casts=casts_inputs,
         quantized=quantized,
+        dora_outputs=lora.count_outputs(shape) if lora.dora else 0,
+        whole=whole[0],
+        whole_embedding=whole[1],
         other_bytes=4 if quantized and not is_trl else 2,
     )

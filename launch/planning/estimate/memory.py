@@ -244,7 +244,9 @@ def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment,
     if adapter is None:
         raise ValueError("no adapter is trained")
     shape = setting.shape
-    trained = 4 * adapter.parameters  # bytes of the adapter, and as many of its gradients
+    # Bytes of what is trained, and as many of its gradients. Whole modules keep the type of the
+    # frozen weights, which stay beside their trained copies.
+    trained = 4 * adapter.parameters + setting.element * adapter.whole
     recomputed = layer_bytes(setting) if setting.checkpointing else 0.0
     unpacked = 0.0
     if adapter.quantized:
@@ -255,7 +257,7 @@ def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment,
         "last layer",
         gradients=trained,
         activations=layers_bytes(setting) + recomputed + mlp_backward_bytes(setting),
-        logits=unpacked,
+        logits=unpacked + dora_bytes(setting, adapter),
         buffers=bucket_bytes(setting) + gathered,
     )
     step = _Moment("step", gradients=trained)
@@ -285,7 +287,24 @@ def _adapter_optimizer_bytes(setting: MemorySetting, adapter: AdapterSetting) ->
     if optimizer.factored:
         return 4.0 * adapter.parameters / adapter.rank
     scales = optimizer.scales * adapter.parameters
-    return scales + optimizer.state_bytes(adapter.parameters, 0, element=4)
+    of_adapter = scales + optimizer.state_bytes(adapter.parameters, 0, element=4)
+    whole = optimizer.device_bytes(adapter.whole, adapter.whole_embedding, setting.element)
+    return of_adapter + whole
+
+
+def dora_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
+    """Return the bytes of DoRA's temporaries in the forward pass of the matrix that has most.
+
+    It multiplies A and B with a unit matrix of its inputs, in the adapter's type, and adds the
+    product to a copy of the weights (peft/tuners/lora/dora.py, get_lora_weight and forward).
+    """
+    if not adapter.dora_outputs:
+        return 0.0
+    width = 4 if adapter.fp32 else 2
+    sizes = []
+    for inputs, outputs in setting.shape.matrices.values():
+        sizes.append(width * inputs * (inputs + outputs) + 2 * setting.element * inputs * outputs)
+    return float(max(sizes))
 
 
 def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:

@@ -36,6 +36,11 @@ class AdapterSetting:
     # launch/worker/patches/shared.py.
     casts: bool = False
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
+    # Outputs of a block's adapted matrices, each with a trained length; 0 without DoRA.
+    dora_outputs: int = 0
+    # Weights of the modules that are trained as a whole, and those of them that are an embedding's.
+    whole: float = 0.0
+    whole_embedding: float = 0.0
     # The bytes of each other frozen weight; upstream's QLoRA raises these to fp32 (finetune.py:620).
     other_bytes: int = 2
 

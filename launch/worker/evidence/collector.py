@@ -12,6 +12,7 @@ from ..expectations import STATE, report_evidence
 from ..patches.patch import PatchContext
 from . import (
     Evidence,
+    adapter_kind,
     batches,
     dealt,
     judge_all,
@@ -202,7 +203,10 @@ class EvidenceCollector:
         evidence += [
             *kernels.check_attention(objects, first, packing.value, requested.get("attention")),
             *precision.check_dtypes(objects),
-            *start.check_adapter(objects, requested.get("lora")),
+            *start.check_adapter(
+                objects, requested.get("lora"), requested.get(adapter_kind.MODULES)
+            ),
+            *adapter_kind.check_adapter_kind(objects.model, requested, objects.step or 0),
             *start.check_adapter_settings(objects.model, requested),
             *start.check_adapter_targets(objects.model, requested.get("lora_targets")),
             *start.check_adapter_start(objects, requested.get("lora_start")),
