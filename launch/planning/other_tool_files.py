@@ -17,6 +17,7 @@ from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
 from launch.config.other_tools import TOOLS, explain_name
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
+from launch.config.schema import Tracking
 from launch.planning.other_tool_batch import translate_batch
 from launch.planning.other_tool_data import find_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
@@ -334,7 +335,7 @@ def _translate_tracking(t: Translation) -> None:
     reports = t.take("report_to")
     reports = reports[0] if isinstance(reports, list) and reports else reports
     project = t.take("wandb_project", "tracker_project_name")
-    if str(reports) in ("wandb", "tensorboard"):
+    if str(reports) in set(Tracking) - {Tracking.none}:
         t.set("tracking", reports)
     elif project:
         t.set("tracking", "wandb")

@@ -13,7 +13,7 @@ import psutil
 from launch import resources
 from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Quantization
-from launch.config.schema import Family, Launcher, Tracking
+from launch.config.schema import Family, Launcher
 from launch.host.interpreter import (
     InterpreterError,
     installed_version,
@@ -24,6 +24,7 @@ from launch.planning.estimate.optimizers import find_optimizer
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs, uses_vllm
+from launch.planning.trackers import find_tracker
 from launch.rules.code import failed, passed, skipped, warned
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding, Fix
@@ -102,8 +103,9 @@ def _needed_packages(plan: Plan) -> list[str]:
         needed.append("deepspeed")
     if uses_vllm(plan.config):
         needed.append("vllm")
-    if plan.config.tracking in (Tracking.wandb, Tracking.wandb_offline):
-        needed.append("wandb")
+    tracker = find_tracker(plan.config.tracking)
+    if tracker is not None:
+        needed.append(tracker.package)
     if plan.lora is not None:
         needed.append("peft")
     if _needs_bitsandbytes(plan):
