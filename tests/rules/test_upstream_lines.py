@@ -59,6 +59,8 @@ REFUSED_BY_LAUNCH = {
         "fsdp",
         "fsdp_config",
         "generation_batch_size",
+        "packing",
+        "padding_free",
         "reward_funcs",
         "reward_model_name_or_path",
         "reward_weights",
