@@ -483,7 +483,9 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         return None
     whole = lora.count_whole(shape)
     if whole is None:
-        raise UnknownMemoryError("the estimate does not cover a module of recipe.lora.modules_to_save")
+        raise UnknownMemoryError(
+            "the estimate does not cover a module of recipe.lora.modules_to_save"
+        )
     if lora.target_parameters:
         raise UnknownMemoryError("the estimate does not cover recipe.lora.target_parameters")
     quantized = lora.quantize == Quantization.nf4

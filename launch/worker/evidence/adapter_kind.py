@@ -40,7 +40,9 @@ def check_adapter_kind(model: Any, requested: Mapping[str, str], step: int) -> l
     for name, find in found.items():
         if name in requested:
             value, how = find()
-            evidence.append(Evidence(name, value, how).judge(requested[name], value == requested[name]))
+            evidence.append(
+                Evidence(name, value, how).judge(requested[name], value == requested[name])
+            )
     if INIT in requested:
         evidence.append(_check_init(layers, requested[INIT], step))
     return evidence
