@@ -202,7 +202,6 @@ class LoraConfig:
         flags={"trl": {"false": {}, "true": {"use_dora": True}}},
         unsupported_because=_PLAIN_LORA,
         proof=Proof("lora_dora", "the magnitudes of the adapted layers", Requested.computed),
-        other_names={"axolotl": "peft_use_dora", "trl llama_factory": "use_dora"},
     )
     rslora: bool = key(
         False,
@@ -211,7 +210,6 @@ class LoraConfig:
         flags={"trl": {"false": {}, "true": {"use_rslora": True}}},
         unsupported_because=_PLAIN_LORA,
         proof=Proof("lora_rslora", "the scaling of the adapted layers", Requested.computed),
-        other_names={"axolotl": "peft_use_rslora", "trl llama_factory": "use_rslora"},
     )
     init: str | None = key(
         None,
@@ -225,7 +223,6 @@ class LoraConfig:
             **_PLAIN_LORA,
         },
         proof=Proof("lora_init", "the adapter's matrices before a step", Requested.computed),
-        other_names={"axolotl": "peft_init_lora_weights", "others": "init_lora_weights"},
     )
     modules_to_save: Any = key(
         None,
@@ -234,7 +231,6 @@ class LoraConfig:
         flags={"trl": {"null": {}, "*": {"lora_modules_to_save": "{value}"}}},
         unsupported_because=_PLAIN_LORA,
         proof=Proof("lora_modules", "the modules that are trained as a whole", Requested.computed),
-        other_names={"axolotl": "lora_modules_to_save", "trl": "lora_modules_to_save"},
     )
     target_parameters: Any = key(
         None,
@@ -243,7 +239,6 @@ class LoraConfig:
         flags={"trl": {"null": {}, "*": {"lora_target_parameters": "{value}"}}},
         unsupported_because=_PLAIN_LORA,
         proof=Proof("lora_parameters", "the parameters with an adapter", Requested.computed),
-        other_names={"axolotl": "lora_target_parameters", "trl": "lora_target_parameters"},
     )
 
 
