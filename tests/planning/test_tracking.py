@@ -238,8 +238,15 @@ def test_open_instruct_passes_no_other_tracker_on(trainer: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["COMET_API_KEY", "SWANLAB_API_KEY", "CLEARML_API_SECRET_KEY", "CLEARML_API_ACCESS_KEY"]
-    + ["MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "NEPTUNE_API_TOKEN"],
+    [
+        "COMET_API_KEY",
+        "SWANLAB_API_KEY",
+        "CLEARML_API_SECRET_KEY",
+        "CLEARML_API_ACCESS_KEY",
+        "MLFLOW_TRACKING_PASSWORD",
+        "MLFLOW_TRACKING_TOKEN",
+        "NEPTUNE_API_TOKEN",
+    ],
 )
 def test_the_secrets_of_trackers_are_masked(name: str) -> None:
     secret = "q7Xw93kd02Lm"

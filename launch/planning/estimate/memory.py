@@ -557,6 +557,6 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
         if setting.kind == Kind.sft:
             return 3 * 4 * (shard if setting.foreach_step else shape.embedding)
         return 4 * shape.embedding / setting.sharing_ranks
-    if setting.optimizer.factored:
-        return factored_step_bytes(shape, setting.weight_element)
-    return 0.0 if setting.optimizer.fused else setting.element * shape.parameters
+    factored = factored_step_bytes(shape, setting.weight_element)
+    unfused = 0.0 if setting.optimizer.fused else setting.element * shape.parameters
+    return factored if setting.optimizer.factored else unfused

@@ -56,9 +56,9 @@ def is_whole_module(name: str) -> bool:
 def _adapted_layers(model: Any) -> Iterator[Any]:
     """Yield the linear layers that have an adapter."""
     for module in model.modules():
-        if hasattr(module, "base_layer") and getattr(module, "lora_A", None):
-            if not hasattr(module, "parameter_name"):
-                yield module
+        is_adapted = hasattr(module, "base_layer") and getattr(module, "lora_A", None)
+        if is_adapted and not hasattr(module, "parameter_name"):
+            yield module
 
 
 def _find_dora(layers: list[Any]) -> str:

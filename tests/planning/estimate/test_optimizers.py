@@ -15,6 +15,7 @@ from launch.planning.estimate.shape import ModelShape
 from tests.conftest import planned
 
 TRL = ("stage=sft", "trainer=trl_sft", "gpus=1")
+QLORA = ("stage=lora_sft", "trainer=finetune", "recipe.lora.quantize=nf4")
 BF16 = "flags.dtype=bfloat16"
 
 
@@ -92,8 +93,7 @@ def test_paged_states_need_room_on_the_host() -> None:
         (("stage=sft", "recipe.optimizer=adamw_8bit"), "unsupported_recipe"),
         (("stage=sft", "recipe.optimizer=paged_adamw_8bit"), "optimizer_needs_qlora"),
         (
-            ("stage=lora_sft", "trainer=finetune", "recipe.lora.quantize=nf4")
-            + ("recipe.optimizer=adamw",),
+            (*QLORA, "recipe.optimizer=adamw"),
             "optimizer_of_qlora",
         ),
         ((*TRL, "recipe.optimizer=lomo"), "unsupported_recipe"),
