@@ -134,15 +134,13 @@ def _name_init(layer: Any) -> str:
         return "zero"
     of_first = first @ first.T
     of_second = second.T @ second
-    size = float(of_second.diagonal().mean())
-    identity = torch.eye(of_second.shape[0], device=of_second.device)
-    if _is_close(of_second, size * identity, size):
-        return "olora"
     diagonal = torch.diag(of_second.diagonal())
     largest = float(of_second.diagonal().max())
     if _is_close(of_second, diagonal, largest) and _is_close(of_first, diagonal, largest):
         return "pissa"
-    return "another"
+    size = float(of_second.diagonal().mean())
+    identity = torch.eye(of_second.shape[0], device=of_second.device)
+    return "olora" if _is_close(of_second, size * identity, size) else "another"
 
 
 def _is_close(left: Any, right: Any, size: float) -> bool:
