@@ -418,9 +418,17 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         ],
     ),
     ("high_learning_rate", "trl_sft", {"learning_rate": 1.0}, [{"learning_rate": 1e-5}]),
-    ("refused_flag", "trl_sft", {"packing": True}, [{"packing": False}]),
-    ("refused_flag", "trl_sft", {"padding_free": True}, [{}]),
-    ("refused_flag", "finetune", {"packing": True}, [{"packing": False}]),
+    (
+        "refused_flag",
+        "trl_sft",
+        {"packing": True, "recipe.packing": "none"},
+        [
+            {"packing": False, "recipe.packing": "none"},
+            {"packing": True, "recipe.packing": "bins"},
+        ],
+    ),
+    ("refused_flag", "trl_sft", {"padding_free": True, "recipe.packing": "none"}, [{}]),
+    ("refused_flag", "finetune", {"packing": True, "recipe.packing": "none"}, [{}]),
     (
         "optimizer_needs_qlora",
         "finetune",
