@@ -48,16 +48,16 @@ def test_the_optimizer_of_8b_by_its_name(overrides: tuple[str, ...], gib: float)
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (("flags.optim=lomo",), "lomo"),
-        (("flags.optim=adamw_torch_8bit",), "adamw_torch_8bit"),
-        (("recipe.optimizer=adafactor", "flags.optim_args=beta1=0.9"), "adafactor"),
-        (("recipe.optimizer=adamw_8bit", "gpus=2"), "zero3"),
+        ((*TRL, "flags.optim=lomo"), "lomo"),
+        ((*TRL, "flags.optim=adamw_torch_8bit"), "adamw_torch_8bit"),
+        ((*TRL, "recipe.optimizer=adafactor", "flags.optim_args='beta1=0.9'"), "adafactor"),
+        (("stage=sft", "trainer=trl_sft", "recipe.optimizer=adamw_8bit", "gpus=2"), "zero3"),
     ],
 )
 def test_an_optimizer_whose_states_are_unknown_has_no_estimate(
     overrides: tuple[str, ...], why: str
 ) -> None:
-    found = forecast(*TRL, *overrides)
+    found = forecast(*overrides)
     assert found.worst is None and why in found.why
 
 
@@ -96,8 +96,11 @@ def test_paged_states_need_room_on_the_host() -> None:
             (*QLORA, "recipe.optimizer=adamw"),
             "optimizer_of_qlora",
         ),
-        ((*TRL, "recipe.optimizer=lomo"), "unsupported_recipe"),
-        ((*TRL, "recipe.optimizer=adamw", "flags.optim=adafactor"), "flag_over_recipe"),
+        (("stage=sft", "trainer=trl_sft", "recipe.optimizer=lomo"), "unsupported_recipe"),
+        (
+            ("stage=sft", "trainer=trl_sft", "recipe.optimizer=adamw", "flags.optim=adafactor"),
+            "flag_over_recipe",
+        ),
     ],
 )
 def test_an_optimizer_that_a_trainer_lacks_is_refused(
