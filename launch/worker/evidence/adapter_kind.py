@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import Evidence
@@ -27,7 +27,7 @@ def check_adapter_kind(model: Any, requested: Mapping[str, str], step: int) -> l
     `step`: the optimizer steps that were done before this process.
     """
     layers = list(_adapted_layers(model))
-    found = {
+    found: dict[str, Callable[[], tuple[str, str]]] = {
         DORA: lambda: (_find_dora(layers), "LoraLayer.lora_magnitude_vector"),
         RSLORA: lambda: (_find_rslora(layers), "LoraLayer.scaling against lora_alpha and r"),
         MODULES: lambda: (_find_modules(model), "the trained copies of whole modules"),
