@@ -38,7 +38,7 @@ keys of run:
   detach=true         return when the run has started; it survives the terminal
   cache_only=true     tokenise the data on the CPU, and train nothing
   evaluate=true       afterwards, score the model against its base, as `launch eval` does
-  tracking=WHERE      wandb, wandb_offline or tensorboard
+  tracking=WHERE      wandb, wandb_offline, tensorboard; of TRL's trainers trackio, mlflow, ...
   report=false        write no report.html at the end
   hub.push=OWNER/NAME push the model to the Hugging Face hub at the end
   allow=[ID]          turn a rule, guard or expectation into a warning; every message ends with its

@@ -79,6 +79,11 @@ _SCHEDULES = {
     "cosine": {"lr_scheduler_type": "cosine"},
     "constant": {"lr_scheduler_type": "constant"},
 }
+_PLAIN_LORA = {
+    "finetune": "its adapters are plain LoRA (finetune.py:626)",
+    "dpo_tune_cache": "its adapters are plain LoRA (dpo_tune_cache.py:367)",
+    "open_instruct": "it has no adapters",
+}
 _RATES = "the rates of the optimizer's groups at every step"
 _STEPS = "the steps that the trainer counts before the first one"
 
@@ -190,6 +195,51 @@ class LoraConfig:
             Requested.computed,
         ),
     )
+    dora: bool = key(
+        False,
+        help="DoRA: a trained length for each output of an adapted layer; closer to full training, "
+        "and a slower step",
+        flags={"trl": {"false": {}, "true": {"use_dora": True}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_dora", "the magnitudes of the adapted layers", Requested.computed),
+    )
+    rslora: bool = key(
+        False,
+        help="rsLoRA: the adapter's output is multiplied by alpha / sqrt(rank), in place of "
+        "alpha / rank, for high ranks",
+        flags={"trl": {"false": {}, "true": {"use_rslora": True}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_rslora", "the scaling of the adapted layers", Requested.computed),
+    )
+    init: str | None = key(
+        None,
+        help="what a new adapter starts from: pissa (the largest singular values of the weights) "
+        "or olora (their QR decomposition); null: from nothing",
+        flags={"trl_sft": {"null": {}, "pissa": {}, "olora": {}}},  # the option adapter_init
+        unsupported_because={
+            "trl_sft": "launch has pissa and olora",
+            "trl_dpo trl_grpo": "its reference is the model without the adapter, and these starts "
+            "change that model",
+            **_PLAIN_LORA,
+        },
+        proof=Proof("lora_init", "the adapter's matrices before a step", Requested.computed),
+    )
+    modules_to_save: Any = key(
+        None,
+        help="modules that are trained as a whole beside the adapter, such as "
+        "[embed_tokens,lm_head]; null: none",
+        flags={"trl": {"null": {}, "*": {"lora_modules_to_save": "{value}"}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_modules", "the modules that are trained as a whole", Requested.computed),
+    )
+    target_parameters: Any = key(
+        None,
+        help="parameters that get an adapter though they are no layer's own, such as "
+        "[mlp.experts.gate_up_proj] of a mixture of experts; null: none",
+        flags={"trl": {"null": {}, "*": {"lora_target_parameters": "{value}"}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_parameters", "the parameters with an adapter", Requested.computed),
+    )
 
 
 @dataclass
@@ -297,6 +347,50 @@ class RecipeConfig:
             "weight_decay", "the optimizer's groups of trained matrices", Requested.computed
         ),
         other_names={"axolotl trl llama_factory": "weight_decay", "others": "wd"},
+    )
+    optimizer: str | None = key(
+        None,
+        help="adamw, adamw_8bit (states in about a quarter of fp32's memory), paged_adamw_8bit (on "
+        "the host where the GPU is full), adafactor, muon; null: the trainer's own",
+        flags={
+            "trl": {
+                "null": {},
+                "adamw": {"optim": "adamw_torch_fused"},
+                "adamw_8bit": {"optim": "adamw_8bit"},
+                "paged_adamw_8bit": {"optim": "paged_adamw_8bit"},
+                "adafactor": {"optim": "adafactor"},
+            },
+            # With QLoRA alone; see the rule optimizer_needs_qlora.
+            "finetune": {
+                "null": {},
+                "adamw": {},
+                "paged_adamw_8bit": {"use_8bit_optimizer": True},
+            },
+            "dpo_tune_cache": {
+                "null": {},
+                "adamw": {},
+                "paged_adamw_8bit": {
+                    "use_8bit_optimizer": True,
+                    "dpo_use_paged_optimizer": True,
+                },
+            },
+            "dpo": {
+                "null": {},
+                "adamw": {"optimizer_type": "adamw"},
+                "muon": {"optimizer_type": "muon"},
+            },
+            "*": {"null": {}, "adamw": {}},
+        },
+        unsupported_because={
+            "trl": "TRL's other optimizers are set with flags.optim=NAME",
+            "finetune": "finetune.py has AdamW, and bitsandbytes' paged one with QLoRA "
+            "(finetune.py:670)",
+            "dpo_tune_cache": "dpo_tune_cache.py has AdamW, and bitsandbytes' paged one "
+            "(dpo_tune_cache.py:419)",
+            "dpo": "dpo.py has OLMo-core's AdamW and Muon (dpo.py:259)",
+            "*": "it has AdamW alone",
+        },
+        proof=Proof("optimizer", "the optimizer's class, and its states after a step"),
     )
     epochs: int = key(
         1,

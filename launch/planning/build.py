@@ -300,7 +300,7 @@ def _build(
         options=options,
         attention=attention,
         command=command,
-        env={**env, **tracking_environment(config, folder)},
+        env={**env, **tracking_environment(config, folder, environ)},
         lengths_file=lengths,
         files_checked=files_checked,
         warnings=(*model_warnings, *built.warnings, *setting_warnings, *flag_warnings),

@@ -185,6 +185,7 @@ def choose_options(
             "mixture": flags.mixture,
             "chat_template": template,
             "continue_adapter": continues_adapter(config),
+            "adapter_init": recipe.lora.init if recipe.lora.rank is not None else None,
             "early_stop": None if recipe.early_stop is None else str(recipe.early_stop),
             "samples": None if recipe.sample_every is None else str(recipe.sample_every),
             "verifier": verifier_option(config, inputs.verifiers),

@@ -301,6 +301,21 @@ def _adapted_layers(config: RootConfig, _: Parallel) -> str | None:
     return ",".join(sorted(layers)) if all(map(str.isidentifier, layers)) else None
 
 
+def _start(config: RootConfig, _: Parallel) -> str | None:
+    """Return whether the adapter is new; None where its start is not zero: `lora_init` shows that."""
+    return config.recipe.lora.start.value if config.recipe.lora.init is None else None
+
+
+def _names_of(key: str) -> Compute:
+    """Return what computes the names in a list of recipe.lora, in order; None without one."""
+
+    def compute(config: RootConfig, _: Parallel) -> str | None:
+        names = getattr(config.recipe.lora, key)
+        return ",".join(sorted(map(str, names))) if names else None
+
+    return compute
+
+
 def _base_dtype(config: RootConfig, parallel: Parallel) -> str:
     quantize = config.recipe.lora.quantize
     return parallel.precision.value if quantize == Quantization.none else quantize.value
@@ -324,7 +339,12 @@ COMPUTED: Mapping[str, Compute] = {
     "lora.dropout": _of_new_adapter(lambda config, _: repr(float(config.recipe.lora.dropout))),
     "lora.targets": _of_new_adapter(_adapted_layers),
     "lora.quantize": _of_adapter(_base_dtype),
-    "lora.start": _of_adapter(lambda config, _: config.recipe.lora.start.value),
+    "lora.start": _of_adapter(_start),
+    "lora.dora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.dora else None),
+    "lora.rslora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.rslora else None),
+    "lora.init": _of_new_adapter(lambda config, _: config.recipe.lora.init),
+    "lora.modules_to_save": _of_new_adapter(_names_of("modules_to_save")),
+    "lora.target_parameters": _of_new_adapter(_names_of("target_parameters")),
 }
 
 

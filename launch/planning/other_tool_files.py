@@ -17,6 +17,7 @@ from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
 from launch.config.other_tools import TOOLS, explain_name
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
+from launch.config.schema import Tracking
 from launch.planning.other_tool_batch import translate_batch
 from launch.planning.other_tool_data import find_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
@@ -43,6 +44,7 @@ _APART = (
     "liger",
     "clip",
     "early_stop",
+    "optimizer",
 )
 _OF_ADAPTER = "lora."
 _TRAINERS = {"sft": "trl_sft", "dpo": "trl_dpo", "rm": "trl_sft", "rlvr": "trl_grpo"}
@@ -139,6 +141,7 @@ def _translate_stage(t: Translation, kind: str) -> None:
     if has_adapter and kind != "rm":
         t.overrides["recipe.lora.rank"] = ""  # its place in the line; set by the numbers
         _translate_targets(t)
+        _translate_kind(t)
     if in_four and has_adapter:
         t.set("recipe.lora.quantize", "nf4")
     elif in_four or in_eight:
@@ -163,6 +166,18 @@ def _translate_targets(t: Translation) -> None:
     if isinstance(targets, str) and targets != "all-linear":
         targets = targets.replace(" ", "").split(",")
     t.set("recipe.lora.targets", targets)
+
+
+def _translate_kind(t: Translation) -> None:
+    """Set DoRA, rsLoRA, and the modules that are trained beside the adapter."""
+    for key in ("dora", "rslora"):
+        if t.take(f"use_{key}", f"peft_use_{key}"):
+            t.set(f"recipe.lora.{key}", True)
+    modules = t.take("lora_modules_to_save", "additional_target", "modules_to_save")
+    if isinstance(modules, str):
+        modules = modules.replace(" ", "").split(",")
+    if modules:
+        t.set("recipe.lora.modules_to_save", modules)
 
 
 def _names_of_key(t: Translation, key: str, row: RecipeKey) -> tuple[str, ...]:
@@ -334,7 +349,7 @@ def _translate_tracking(t: Translation) -> None:
     reports = t.take("report_to")
     reports = reports[0] if isinstance(reports, list) and reports else reports
     project = t.take("wandb_project", "tracker_project_name")
-    if str(reports) in ("wandb", "tensorboard"):
+    if str(reports) in set(Tracking) - {Tracking.none}:
         t.set("tracking", reports)
     elif project:
         t.set("tracking", "wandb")

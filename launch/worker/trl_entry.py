@@ -8,12 +8,13 @@ exception is `use_staged_form`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import trl_data, trl_rlvr, trl_samples
+from . import tracker_runs, trl_data, trl_rlvr, trl_samples
 from .channel import EventWriter
 from .columns import write_lengths
 from .hooks import replaces
@@ -156,6 +157,7 @@ def _load_data(job: EntryJob) -> Any:
 def _create_callbacks(job: EntryJob, curves: Sequence[str]) -> list[Any]:
     """Return the callbacks; `curves` are the names of several validation sets."""
     callbacks = [step_events(job.events, curves)]
+    callbacks += tracker_runs.continue_run(job.args.report_to, job.events.rank, os.environ)
     if "early_stop" in job.options:
         patience = _count_of("early_stop", job.options)
         callbacks.append(early_stop(job.events, patience))
@@ -171,6 +173,8 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     quantization = get_quantization_config(model)
     adapter = get_peft_config(model)
+    if "adapter_init" in job.options:  # TRL 1.16 has no flag for it (trl/trainer/utils.py:295-306)
+        adapter.init_lora_weights = job.options["adapter_init"]
     arguments = {
         "model": model.model_name_or_path,
         "processing_class": tokenizer,

@@ -44,6 +44,7 @@ OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
             "DPO's reference is a frozen copy of it",
             takes_value=False,
         ),
+        "adapter_init": EntryOption("starts the adapter's matrices as PEFT's init_lora_weights"),
         "early_stop": EntryOption("ends after this many evaluations without a lower loss"),
         "samples": EntryOption(
             "answers three fixed prompts every so many steps (RLVR: records ten)"

@@ -213,3 +213,21 @@ def test_an_adapter_on_4_bit_weights_is_trained_and_merged_into_whole_ones(home:
     assert merged["dtype"] == "float32" and not json.loads(
         (run / "merged" / "config.json").read_text()
     ).get("quantization_config")
+
+
+@pytest.mark.thorough
+def test_another_kind_of_adapter_with_8_bit_states_is_proven_and_merged(home: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    kind = ("recipe.lora.dora=true", "recipe.lora.rslora=true", "recipe.lora.init=pissa")
+    words = ("stage=demo_lora", *kind, "recipe.optimizer=adamw_8bit", "recipe.max_steps=3")
+    done = launch_in(home, *words, "name=kind")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = home / "runs" / "demo_lora" / "kind"
+    evidence = read_evidence(run)
+    proven = ("lora", "lora_dora", "lora_rslora", "lora_init", "optimizer", "first_update")
+    assert {evidence[name][0] for name in (*proven, "saved_weights")} == {"proven"}
+    assert evidence["optimizer"][1] == "adamw_8bit" and evidence["lora_init"][1] == "pissa"
+    done = launch_in(home, "merge", "demo_lora/kind")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((run / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
+    assert report["own_samples"] and report["error"] < 1e-4

@@ -418,6 +418,48 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         ],
     ),
     ("high_learning_rate", "trl_sft", {"learning_rate": 1.0}, [{"learning_rate": 1e-5}]),
+    (
+        "refused_flag",
+        "trl_sft",
+        {"packing": True, "recipe.packing": "none"},
+        [
+            {"packing": False, "recipe.packing": "none"},
+            {"packing": True, "recipe.packing": "bins"},
+        ],
+    ),
+    ("refused_flag", "trl_sft", {"padding_free": True, "recipe.packing": "none"}, [{}]),
+    ("refused_flag", "finetune", {"packing": True, "recipe.packing": "none"}, [{}]),
+    (
+        "optimizer_needs_qlora",
+        "finetune",
+        {"recipe.optimizer": "paged_adamw_8bit", "recipe.lora.quantize": "none"},
+        [
+            {"recipe.optimizer": "paged_adamw_8bit", "recipe.lora.quantize": "nf4"},
+            {"recipe.optimizer": "adamw", "recipe.lora.quantize": "none"},
+        ],
+    ),
+    (
+        "optimizer_of_qlora",
+        "dpo_tune_cache",
+        {"recipe.optimizer": "adamw", "recipe.lora.quantize": "nf4"},
+        [{"recipe.optimizer": "adamw", "recipe.lora.quantize": "none"}],
+    ),
+    (
+        "lora_init_splits_weights",
+        "trl_sft",
+        {"recipe.lora.rank": 8, "recipe.lora.init": "pissa", "recipe.lora.quantize": "nf4"},
+        [{"recipe.lora.rank": 8, "recipe.lora.init": "pissa", "recipe.lora.quantize": "none"}],
+    ),
+    (
+        "lora_of_parameters",
+        "trl_sft",
+        {
+            "recipe.lora.rank": 8,
+            "recipe.lora.target_parameters": ["a"],
+            "recipe.lora.dropout": 0.1,
+        },
+        [{"recipe.lora.rank": 8, "recipe.lora.target_parameters": ["a"]}],
+    ),
 ]
 WITH_VLLM = {"recipe.generation": "vllm_colocate"}
 for flag, cutting, whole in (("top_p", 0.9, 1.0), ("top_k", 5, 0), ("min_p", 0.1, None)):

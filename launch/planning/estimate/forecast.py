@@ -22,6 +22,7 @@ from launch.planning.estimate.memory import (
     MemoryEstimate,
     estimate_memory,
 )
+from launch.planning.estimate.optimizers import ADAMW, OptimizerState, find_optimizer
 from launch.planning.estimate.out_of_memory import Remedy, find_remedy
 from launch.planning.estimate.planned_shape import planned_shape, why_shapeless
 from launch.planning.estimate.setting import (
@@ -228,8 +229,6 @@ def _describe_parts(estimate: MemoryEstimate) -> str:
 _SUPPORTED_VALUES: Mapping[str, Any] = {
     "use_lora": False,
     "use_qlora": False,
-    "use_8bit_optimizer": False,
-    "dpo_use_paged_optimizer": False,
     "sequence_parallel_size": 1,
     "concatenated_forward": True,
     "load_balancing_loss": False,
@@ -311,7 +310,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         foreach_step=SINGLE_STEP not in plan.patches,
         # olmo_core_finetune shards within a machine, and replicates across machines (:211-218).
         shards=plan.parallel.width.local if trainer.name == OLMO_CORE_SFT else None,
-        fused_optimizer=bool(values.get("fused_optimizer", True)),
+        optimizer=planned_optimizer(plan),
         autocast=_has_autocast(plan),
         chunked_head=is_trl,
         reference=_has_live_reference(plan),
@@ -336,10 +335,33 @@ def _require_covered(plan: Plan) -> None:
     for name, supported in _SUPPORTED_VALUES.items():
         if plan.lora is not None and name in _ADAPTER_FLAGS:
             continue
+        if plan.lora is not None and plan.lora.dora and name == "use_dora":
+            continue
         if name in values and values[name] != supported:
             raise UnknownMemoryError(f"the estimate does not cover --{name} {values[name]}")
     if plan.parallel.mode == Mode.fsdp and not values.get("compile_model", True):
         raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
+
+
+def planned_optimizer(plan: Plan) -> OptimizerState:
+    """Return what the optimizer of a plan keeps. Raises UnknownMemoryError.
+
+    DeepSpeed's ZeRO gives an optimizer flat parts of many weights, for which only AdamW's states
+    are known.
+    """
+    flags = values_of(plan.flags)
+    optimizer = find_optimizer(plan.config.trainer, flags)
+    if optimizer is None:
+        name = flags.get("optim") or flags.get("optimizer_type")
+        raise UnknownMemoryError(
+            f"the estimate does not cover the optimizer {name} with these flags"
+        )
+    is_shared = plan.parallel.mode not in (Mode.single, Mode.ddp)
+    if is_shared and plan.lora is None and replace(optimizer, fused=True) != ADAMW:
+        raise UnknownMemoryError(
+            f"the estimate covers AdamW alone with parallel={plan.parallel.mode}"
+        )
+    return optimizer
 
 
 def _has_autocast(plan: Plan) -> bool:
@@ -459,6 +481,13 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
     lora = plan.lora
     if lora is None:
         return None
+    whole = lora.count_whole(shape)
+    if whole is None:
+        raise UnknownMemoryError(
+            "the estimate does not cover a module of recipe.lora.modules_to_save"
+        )
+    if lora.target_parameters:
+        raise UnknownMemoryError("the estimate does not cover recipe.lora.target_parameters")
     quantized = lora.quantize == Quantization.nf4
     is_trl = plan.config.trainer.family == Family.trl
     fp32 = not (is_trl and quantized) and plan.parallel.zero_stage != 3
@@ -474,5 +503,8 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         fp32=fp32,
         casts=casts_inputs,
         quantized=quantized,
+        dora_outputs=lora.count_outputs(shape) if lora.dora else 0,
+        whole=whole[0],
+        whole_embedding=whole[1],
         other_bytes=4 if quantized and not is_trl else 2,
     )

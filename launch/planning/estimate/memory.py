@@ -34,6 +34,7 @@ from launch.planning.estimate.activations import (
 )
 from launch.planning.estimate.allocator import STAGE_3, cached_bytes
 from launch.planning.estimate.generation import generation_bytes
+from launch.planning.estimate.optimizers import factored_bytes, factored_step_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 GIB = 1 << 30
@@ -229,20 +230,23 @@ def _full_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ..
     state = bytes_per_parameter(setting.mode, setting.sharing_ranks, precision)
     models = 2 if setting.reference else 1
     weights = state.weights * size * models
-    return weights, state.optimizer * size, _moments(setting, state.gradients * size)
+    return weights, _optimizer_bytes(setting), _moments(setting, state.gradients * size)
 
 
 def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ...]]:
     """Return the bytes of weights and optimizer, and the moments, when an adapter is trained.
 
-    The adapter's gradients and AdamW's moments are taken as fp32, which is an upper bound. Frozen
-    weights have no gradients. A 4-bit matrix is unpacked when its layer needs it.
+    The adapter's gradients and AdamW's moments are taken as fp32, which is an upper bound, as is
+    taking no matrix of an adapter as paged: bitsandbytes pages those of 100,000 weights and more.
+    Frozen weights have no gradients. A 4-bit matrix is unpacked when its layer needs it.
     """
     adapter = setting.adapter
     if adapter is None:
         raise ValueError("no adapter is trained")
     shape = setting.shape
-    trained = 4 * adapter.parameters  # bytes of the adapter, and as many of its gradients
+    # Bytes of what is trained, and as many of its gradients. Whole modules keep the type of the
+    # frozen weights, which stay beside their trained copies.
+    trained = 4 * adapter.parameters + setting.element * adapter.whole
     recomputed = layer_bytes(setting) if setting.checkpointing else 0.0
     unpacked = 0.0
     if adapter.quantized:
@@ -253,12 +257,54 @@ def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment,
         "last layer",
         gradients=trained,
         activations=layers_bytes(setting) + recomputed + mlp_backward_bytes(setting),
-        logits=unpacked,
+        logits=unpacked + dora_bytes(setting, adapter),
         buffers=bucket_bytes(setting) + gathered,
     )
     step = _Moment("step", gradients=trained)
     weights = frozen_bytes(setting, adapter) + trained
-    return weights, 2 * trained, (loss, last_layer, step)
+    return weights, _adapter_optimizer_bytes(setting, adapter), (loss, last_layer, step)
+
+
+def _optimizer_bytes(setting: MemorySetting) -> float:
+    """Return the bytes that the optimizer keeps on each GPU when all weights are trained.
+
+    Where ranks share it, it is AdamW (see `planned_optimizer` in forecast.py).
+    """
+    shape = setting.shape
+    optimizer = setting.optimizer
+    if setting.mode not in (Mode.single, Mode.ddp):
+        precision = Precision.fp32 if setting.autocast else setting.precision
+        state = bytes_per_parameter(setting.mode, setting.sharing_ranks, precision)
+        return state.optimizer * shape.parameters
+    if optimizer.factored:
+        return factored_bytes(shape)
+    return optimizer.device_bytes(shape.parameters, shape.embedding, setting.weight_element)
+
+
+def _adapter_optimizer_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
+    """Return the bytes that the optimizer keeps for an adapter, whose embeddings are not trained."""
+    optimizer = setting.optimizer
+    if optimizer.factored:
+        return 4.0 * adapter.parameters / adapter.rank
+    scales = optimizer.scales * adapter.parameters
+    of_adapter = scales + optimizer.state_bytes(adapter.parameters, 0, element=4)
+    whole = optimizer.device_bytes(adapter.whole, adapter.whole_embedding, setting.element)
+    return of_adapter + whole
+
+
+def dora_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
+    """Return the bytes of DoRA's temporaries in the forward pass of the matrix that has most.
+
+    It multiplies A and B with a unit matrix of its inputs, in the adapter's type, and adds the
+    product to a copy of the weights (peft/tuners/lora/dora.py, get_lora_weight and forward).
+    """
+    if not adapter.dora_outputs:
+        return 0.0
+    width = 4 if adapter.fp32 else 2
+    sizes = []
+    for inputs, outputs in setting.shape.matrices.values():
+        sizes.append(width * inputs * (inputs + outputs) + 2 * setting.element * inputs * outputs)
+    return float(max(sizes))
 
 
 def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
@@ -511,4 +557,6 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
         if setting.kind == Kind.sft:
             return 3 * 4 * (shard if setting.foreach_step else shape.embedding)
         return 4 * shape.embedding / setting.sharing_ranks
-    return 0.0 if setting.fused_optimizer else setting.element * shape.parameters
+    factored = factored_step_bytes(shape, setting.weight_element)
+    unfused = 0.0 if setting.optimizer.fused else setting.element * shape.parameters
+    return factored if setting.optimizer.factored else unfused

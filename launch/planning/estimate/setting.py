@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Kind, Mode
+from launch.planning.estimate.optimizers import ADAMW, OptimizerState
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.lengths import Lengths
 
@@ -35,6 +36,11 @@ class AdapterSetting:
     # launch/worker/patches/shared.py.
     casts: bool = False
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
+    # Outputs of a block's adapted matrices, each with a trained length; 0 without DoRA.
+    dora_outputs: int = 0
+    # Weights of the modules that are trained as a whole, and those of them that are an embedding's.
+    whole: float = 0.0
+    whole_embedding: float = 0.0
     # The bytes of each other frozen weight; upstream's QLoRA raises these to fp32 (finetune.py:620).
     other_bytes: int = 2
 
@@ -87,7 +93,7 @@ class MemorySetting:
     shards: int | None = None
     # OLMo-core updates all weights at once; False with the patch olmo_core_single_step.
     foreach_step: bool = True
-    fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one
+    optimizer: OptimizerState = ADAMW
 
     @property
     def sharing_ranks(self) -> int:

@@ -30,6 +30,7 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     rlvr.window_has_room_for_prompts,
     adapters.adapter_has_a_rank,
     adapters.adapted_layers_exist,
+    adapters.names_beside_the_layers_are_lists,
     adapters.rank_fits,
     adapters.continued_adapter_keeps_its_settings,
     data.cache_has_no_wildcards,

@@ -143,6 +143,31 @@ SENTENCES: Mapping[str, Wording] = {
         "nothing shows that the adapter starts {requested}",
         "look at recipe.lora.start and at the model that the run starts from",
     ),
+    "lora_dora": Wording(
+        "all adapted layers should have DoRA's magnitudes ({requested}), and the model has: {value}",
+        "nothing shows that the adapted layers have DoRA's magnitudes",
+        _FLAGS,
+    ),
+    "lora_rslora": Wording(
+        "the adapter should be scaled as rsLoRA's ({requested}), and that is {value}",
+        "nothing shows that the adapter is scaled as rsLoRA's",
+        _FLAGS,
+    ),
+    "lora_init": Wording(
+        "the adapter should start as {requested}, and it starts as {value}",
+        "nothing shows that the adapter starts as {requested}",
+        _FLAGS,
+    ),
+    "lora_modules": Wording(
+        "the modules {requested} should be trained as a whole, and these are: {value}",
+        "nothing shows that the modules {requested} are trained as a whole",
+        "set recipe.lora.modules_to_save to names that the model's modules have",
+    ),
+    "lora_parameters": Wording(
+        "the parameters {requested} should have an adapter, and these have one: {value}",
+        "nothing shows that the parameters {requested} have an adapter",
+        "set recipe.lora.target_parameters to names that the model's parameters end with",
+    ),
     "base_dtype": Wording(
         "the frozen weights should be held as {requested}, and they are {value}",
         "nothing shows that the frozen weights are held as {requested}",
@@ -201,6 +226,11 @@ SENTENCES: Mapping[str, Wording] = {
     "weight_decay": Wording(
         "the weight decay should be {requested}, and the optimizer has {value}",
         "nothing shows that the weight decay is {requested}",
+        _FLAGS,
+    ),
+    "optimizer": Wording(
+        "the optimizer should be {requested}, and it is {value}",
+        "no step showed that the optimizer is {requested}",
         _FLAGS,
     ),
     "adam_betas": Wording(

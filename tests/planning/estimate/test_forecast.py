@@ -65,7 +65,7 @@ def test_the_setting_of_a_plan_is_what_the_trainer_will_see() -> None:
     )
     assert setting.tokens == 4 * 4096 and setting.rows == 1 and setting.masked
     assert (
-        setting.liger and setting.fused_loss and setting.checkpointing and setting.fused_optimizer
+        setting.liger and setting.fused_loss and setting.checkpointing and setting.optimizer.fused
     )
     flash = planned_setting(
         planned(*overrides, "flags.gradient_checkpointing=false"), {}, flash=True
