@@ -14,7 +14,10 @@ from launch.planning.other_tool_values import Translation, as_whole
 
 _STEPS = 3  # of an epoch, at least, where a line sets no batch
 _MICRO = ("micro_batch_size", "per_device_train_batch_size")
-_ACCUMULATION = ("gradient_accumulation_steps", "grad_accum", "grad_accumulation_steps")
+_ACCUMULATION = (
+    *("gradient_accumulation_steps", "grad_accum", "grad_accumulation_steps", "gas"),
+    *("gradient_accumulation", "grad_acc_steps", "accumulation_steps", "accumulate_grad_batches"),
+)
 
 
 def translate_batch(t: Translation, kind: str) -> None:

@@ -9,15 +9,28 @@ from launch.planning.other_tool_values import Translation
 
 _NAMES = (
     *("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "reward_functions"),
-    *("custom_reward_function_path", "reward_model_name_or_path", "verifier"),
+    *("reward_model_name_or_path", "reward_model_path", "reward_model_model_path"),
+    *("reward_pretrain", "remote_rm_url", "verifier"),
 )
 _OF_THE_ANSWER = re.compile(r"accuracy\w*|correct\w*|exact\w*|answer\w*|match\w*")
+# flags of TRL that vLLM reads, with their names in verl and OpenRLHF
+_OF_VLLM = {
+    "vllm_gpu_memory_utilization": ("gpu_memory_utilization",),
+    "vllm_tensor_parallel_size": ("tensor_model_parallel_size", "tensor_parallel_size"),
+}
 _BUILT_IN = ("math", "gsm8k", "ifeval", "exact", "rows")
 
 
 def translate_reward(t: Translation) -> None:
-    """Set the verifier, the column that it compares, and the penalty of the divergence."""
+    """Set the verifier, the column that it compares, the penalty of the divergence, and vLLM's own
+    settings, which need its sampling.
+    """
     _translate_verifier(t)
+    for flag, names in _OF_VLLM.items():
+        value = t.take(flag, *names)
+        if value is not None:
+            t.set(f"flags.{flag}", value)
+            t.settings.setdefault("use_vllm", True)
     beta = t.take("beta", "kl_beta", "kl_coef", "kl_loss_coef")
     if beta is not None:
         t.set("recipe.kl_beta", beta)
@@ -29,7 +42,9 @@ def translate_reward(t: Translation) -> None:
 
 
 def _translate_verifier(t: Translation) -> None:
-    given = t.take(*_NAMES)
+    path = t.take("custom_reward_function_path")
+    function = t.take("custom_reward_function_name") or "compute_score"  # verl's default
+    given = f"{path}:{function}" if path else t.take(*_NAMES)
     rewards = [str(each) for each in (given if isinstance(given, list) else [given]) if each]
     if len(rewards) > 1:
         t.differences.append(f"the rewards {', '.join(rewards[1:])}: the first alone is used")

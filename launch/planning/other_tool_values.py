@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.config.quoting import quote_text
 from launch.planning.local_rows import LocalRows
-from launch.planning.typed_line import is_sweep
+from launch.planning.typed_values import is_sweep
 
 _PLAIN = re.compile(r"[\w./@+~-]+")
 
