@@ -36,6 +36,7 @@ except KeyboardInterrupt:  # `main` reports one that comes later
 
 _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+_OF_ONE_RUN = ("logs", "stop", "report", "eval", "merge")
 _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 
 
@@ -139,7 +140,7 @@ def _run_on_a_run(verb: Verb, arguments: list[str]) -> int:
         return verb.function()(arguments[1:])
     except UserError as error:
         problem = error.problems[0]
-        if problem.id == "usage" and "needs RUN" in problem.message:
+        if verb.name in _OF_ONE_RUN and "needs RUN" in problem.message:
             raise UserError(replace(problem, cure=_about_newest(verb, arguments))) from error
         has_options = any(argument.startswith("--") for argument in arguments)
         if problem.id not in ("usage", "unknown_option") or not has_options:

@@ -347,7 +347,8 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             options[name] = value
     options = {_OPTIONS.get(name, name): value for name, value in options.items()}
     about = [options[name] for name in _OF_RUN if name in options]
-    return [*about, *names], options
+    folders = [name for name in about if name not in ("lora", "qlora")]  # `adapter: lora` is a kind
+    return [*folders, *names], options
 
 
 def _read_settings(path: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.other_tool_files import TORCHTUNE
+from launch.planning.typed_values import as_whole
 
 _COMPONENT = "_component_"
 # torchtune's names, each with TRL's
@@ -48,8 +49,9 @@ def words_of_accelerate(settings: Mapping[str, Any]) -> list[str] | None:
     if "distributed_type" not in settings and "compute_environment" not in settings:
         return None
     values = dict(flatten(settings))
-    machines = int(values.get("num_machines") or 1)
-    words = [f"gpus={max(1, int(values.get('num_processes') or 1) // machines)}"]
+    machines = as_whole(values.get("num_machines")) or 1
+    processes = as_whole(values.get("num_processes")) or 1
+    words = [f"gpus={max(1, processes // machines)}"]
     if machines > 1:
         words.append(f"nodes={machines}")
     kind = str(values.get("distributed_type")).upper()

@@ -10,7 +10,8 @@ from launch.config.other_tool_files import LINE
 from launch.config.recipe_keys import KEYS, RecipeConfig
 from launch.data.draft import fitting_batch
 from launch.planning.other_tool_defaults import default_of
-from launch.planning.other_tool_values import Translation, as_whole
+from launch.planning.other_tool_values import Translation
+from launch.planning.typed_values import as_whole
 
 _STEPS = 3  # of an epoch, at least, where a line sets no batch
 _MICRO = ("micro_batch_size", "per_device_train_batch_size")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from launch.config.line import DATA_FILES
 from launch.config.other_tool_files import LINE, LLAMA_FACTORY, TRL
 from launch.errors import nearest
 from launch.planning.local_rows import LocalRows, read_local_rows
-from launch.planning.other_tool_values import Translation, as_whole, entry_text
+from launch.planning.other_tool_values import Translation, entry_text
+from launch.planning.typed_values import as_whole
 from launch.upstream.trl_templates import load_templates
 
 
@@ -136,7 +137,7 @@ def _name_sources(t: Translation) -> None:
         if source is None and has_folder and (folder / name).exists():
             source = str(folder / name)
         if source is None and has_folder and "/" not in name:
-            t.missing.append(_unknown_name(name, folder))
+            t.missing.append(_unknown_name(name, folder, known))
         sources.append(source or name)
     t.settings["dataset_name"] = sources if len(sources) > 1 else sources[0]
 
@@ -205,7 +206,7 @@ def _entries_of_llama_factory(t: Translation) -> Iterator[dict[str, Any]]:
     for name in filter(None, names):
         source = _source_of(name, folder, known)
         if source is None:
-            t.missing.append(_unknown_name(name, folder))
+            t.missing.append(_unknown_name(name, folder, known))
             continue
         split = known[name].get("split") or "train"
         yield {"name": source, "split": split, "share": _share_of(t, source, limit)}
@@ -234,5 +235,9 @@ def _source_of(name: str, folder: Path, known: dict[str, Any]) -> str | None:
     return str(folder / info["file_name"]) if info.get("file_name") else None
 
 
-def _unknown_name(name: str, folder: Path) -> str:
-    return f"what the data set '{name}' is: it is a name of {folder}/dataset_info.json, which is not here"
+def _unknown_name(name: str, folder: Path, known: Mapping[str, Any]) -> str:
+    """Return what is missing of a name: dataset_info.json, or the name in it."""
+    where = f"what the data set '{name}' is: it is a name of {folder}/dataset_info.json"
+    return (
+        f"{where}, which has {', '.join(sorted(known))}" if known else f"{where}, which is not here"
+    )

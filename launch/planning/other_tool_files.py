@@ -26,11 +26,10 @@ from launch.planning.other_tool_sharding import translate_sharding
 from launch.planning.other_tool_values import (
     Translation,
     as_number,
-    as_whole,
     is_set,
     shorten,
 )
-from launch.planning.typed_values import is_sweep
+from launch.planning.typed_values import as_whole, is_sweep
 from launch.upstream.pin.lock import locked_schema
 
 _NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL: "trl"}

@@ -50,7 +50,7 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     """Return the line that one in the words of other tools is here, as a whole; None for a line in
     launch's own words, of which one may be wrong, and for what is asked of a run.
     """
-    script = next((word for word in argv if is_bare_word(word) and word.endswith(SCRIPTS)), None)
+    script = next((word for word in argv[:2] if word.endswith(SCRIPTS) and "=" not in word), None)
     if script is not None:
         return _answer_to_script(script)
     if argv and is_bare_word(argv[0]) and is_command(argv[0], VERBS):

@@ -55,15 +55,6 @@ def as_number(value: Any) -> float:
         return 0.0
 
 
-def as_whole(value: Any) -> int | None:
-    """Return a whole number; None for a fraction and anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return int(number) if number.is_integer() and not isinstance(value, bool) else None
-
-
 def as_override(value: Any) -> str:
     """Return a value as an override has it."""
     if value is None or isinstance(value, bool):

@@ -27,7 +27,7 @@ from launch.config.schema import RootConfig
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import nearest
 from launch.planning.files_as_lines import is_of_separate_model, words_of_accelerate
-from launch.planning.typed_values import read_value
+from launch.planning.typed_values import as_whole, read_value
 from launch.resources import GROUPS, group_options
 from launch.upstream.pin.lock import locked_schema
 
@@ -110,8 +110,8 @@ def read_line(argv: Sequence[str], of_file: Sequence[str] = ()) -> TypedLine:
         else:
             _take_word(typed, values[0])
     if typed.processes is not None:
-        machines = int(typed.overrides.get("nodes", "1"))
-        typed.overrides.setdefault("gpus", str(max(1, typed.processes // machines)))
+        machines = as_whole(typed.overrides.get("nodes")) or 1
+        typed.overrides["gpus"] = str(max(1, typed.processes // machines))
     return typed
 
 
@@ -297,6 +297,8 @@ def _take_data(typed: TypedLine, value: str) -> None:
     if rows is not None:
         value = rows[1]
         typed.settings["max_samples"] = int(rows[2])
+    if value.startswith("[") and "{" not in value:
+        value = re.sub(r"[\[\]'\" ]", "", value)
     if value in group_options("data"):
         typed.overrides["data"] = value
         return

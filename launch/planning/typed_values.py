@@ -52,3 +52,12 @@ def _parse(text: str) -> Any:
 def is_sweep(value: Any) -> bool:
     """Return whether a value is several numbers, of which each is a run."""
     return isinstance(value, str) and _LIST_OF_NUMBERS.fullmatch(value) is not None
+
+
+def as_whole(value: Any) -> int | None:
+    """Return a whole number; None for a fraction and anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number.is_integer() and not isinstance(value, bool) else None
