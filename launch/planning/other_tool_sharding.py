@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,12 @@ def translate_sharding(t: Translation) -> None:
 
 def _offload(t: Translation, text: str) -> str:
     """Return a stage with offloading, which ZeRO-3 alone has here."""
-    if "3" in text:
+    stage = re.search(r"[012]", text)
+    if stage is None:
         return "zero3_offload"
     t.differences.append(
         "offloading: parallel=zero3_offload alone keeps optimizer and weights in the CPU's memory; "
-        f"{text} keeps them on the GPUs"
+        f"zero{stage[0]} keeps them on the GPUs"
     )
     return text
 
