@@ -298,9 +298,9 @@ def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
     def place(match: re.Match[str]) -> str:
         command = _COMMANDS[match[1]]
         if names:
-            command = re.sub(r"\bRUN\b", names[0], command).replace(
-                "stage=NAME", f"stage={names[0]}"
-            )
+            command = re.sub(r"\bRUN\b", names[0], command)
+            if "/" not in names[0]:
+                command = command.replace("stage=NAME", f"stage={names[0]}")
         if repository:
             command = command.replace("OWNER/NAME", repository)
         for name, value in options.items():
@@ -332,7 +332,7 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             option = "" if equals else _plain(name)
             if equals:
                 options[_plain(name)] = value
-        elif equals:
+        elif equals and option != "model_args":
             options[_plain(name)] = value
         elif option:
             options[option], option = item, ""

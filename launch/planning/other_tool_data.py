@@ -67,7 +67,10 @@ def translate_data(t: Translation) -> None:
         t.set("data.format", "text")
     elif column:
         t.differences.append(f"the column {column}: rows become chats by all of their columns")
-    validation = t.take("val_set_size", "val_size", "dataset_test_split_size")
+    validation = t.take(
+        *("val_set_size", "val_size", "dataset_test_split_size", "split_dataset_ratio"),
+        *("eval_ratio", "validation_split"),
+    )
     if isinstance(validation, int | float) and not isinstance(validation, bool) and validation > 0:
         t.set("data.validation", validation)
     for name in ("test_datasets", "eval_dataset"):
