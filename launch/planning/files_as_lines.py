@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.other_tool_files import TORCHTUNE
+from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.planning.typed_values import as_whole
 
 _COMPONENT = "_component_"
@@ -42,11 +43,15 @@ def words_of_file(settings: Mapping[str, Any], tool: str) -> list[str]:
     return [f"{name}={_as_word(value)}" for name, value in named.items() if value is not None]
 
 
-def words_of_accelerate(settings: Mapping[str, Any]) -> list[str] | None:
+def words_of_accelerate(path: Path) -> list[str] | None:
     """Return the words that a file of accelerate is; None for any other file. Its number of processes
     is that of all machines.
     """
-    if "distributed_type" not in settings and "compute_environment" not in settings:
+    try:
+        settings = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, NotYamlError):
+        return None
+    if not isinstance(settings, dict) or "distributed_type" not in settings:
         return None
     values = dict(flatten(settings))
     machines = as_whole(values.get("num_machines")) or 1

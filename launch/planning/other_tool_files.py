@@ -351,7 +351,10 @@ def _translate_tracking(t: Translation) -> None:
         entity = t.take("wandb_entity")
         if entity:
             t.set("tracking_entity", entity)
-    folder, name = t.take("output_dir", "out_dir"), t.take("run_name", "wandb_name", "exp_name")
+    folder, name = (
+        t.take("output_dir", "out_dir", "save_path", "save_dir"),
+        t.take("run_name", "wandb_name", "exp_name"),
+    )
     if t.tool == LINE and "hub_model_id" in t.settings:
         t.take("push_to_hub")  # hub.push says it
     if t.tool == LINE and folder:

@@ -58,8 +58,11 @@ def _translate_verifier(t: Translation) -> None:
     elif fitting is not None and (not reward or _OF_THE_ANSWER.fullmatch(reward)):
         t.set("recipe.verifier", fitting)
     else:
+        named = f", for {reward}" if reward else ""
+        if ".py" in reward:
+            named = f", as there is no file of {reward}"
         t.missing.append(
-            f"a reward that launch can prove{f', for {reward}' if reward else ''}: "
+            f"a reward that launch can prove{named}: "
             "recipe.verifier=PATH.py:FUNCTION, or exact, math, ifeval, rows"
         )
 

@@ -24,7 +24,6 @@ from launch.config.line import (
 from launch.config.nodes import find_hint
 from launch.config.other_tools import explain_value, explain_verb, known_names
 from launch.config.schema import RootConfig
-from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import nearest
 from launch.planning.files_as_lines import is_of_separate_model, words_of_accelerate
 from launch.planning.typed_values import as_whole, read_value
@@ -268,11 +267,7 @@ def _take_of_machines(typed: TypedLine, name: str, value: str) -> bool:
 
 def _take_file(typed: TypedLine, path: Path) -> None:
     """Take a file: one of accelerate says how ranks are started, any other what is trained."""
-    try:
-        content = load_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, NotYamlError):
-        content = None
-    words = words_of_accelerate(content) if isinstance(content, dict) else None
+    words = words_of_accelerate(path)
     if words is None:
         typed.file = path
         return
