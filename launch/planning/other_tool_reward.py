@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from launch.config.other_tool_files import LINE
 from launch.planning.other_tool_values import Translation
 
 _NAMES = (
@@ -30,7 +31,8 @@ def translate_reward(t: Translation) -> None:
         value = t.take(flag, *names)
         if value is not None:
             t.set(f"flags.{flag}", value)
-            t.settings.setdefault("use_vllm", True)
+            if t.tool == LINE:
+                t.settings.setdefault("use_vllm", True)
     beta = t.take("beta", "kl_beta", "kl_coef", "kl_loss_coef")
     if beta is not None:
         t.set("recipe.kl_beta", beta)
