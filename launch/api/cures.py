@@ -68,7 +68,8 @@ def explain_problems(
     """Return what a line is answered: a line in the words of other tools has one answer, and each
     problem of any other one a cure that works. `line` is None if it could not be parsed.
     """
-    is_planned = line is None or line.verb in (*VERBS, "preview")
+    is_of_torchtune = tuple(argv[:2]) == ("tune", "run")  # its own command; `tune` is a verb here
+    is_planned = line is None or line.verb in (*VERBS, "preview") or is_of_torchtune
     has_stage = line is None or any(override_key(item) == "stage" for item in line.overrides)
     is_foreign = any(problem.id in _OF_WORDS for problem in problems) or not has_stage
     if is_planned and is_foreign:

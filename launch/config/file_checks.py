@@ -149,10 +149,11 @@ def _refuse_file_of_other_tool(path: Path, document: Mapping[Any, Any]) -> None:
 
     Raises UserError: other_tool.
     """
-    if any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
-        return
     settings = {str(key): value for key, value in document.items()}
     tool = recognise_tool(settings)
+    is_own = any(isinstance(settings.get(key), dict | list) for key in (*GROUPS, "recipe"))
+    if is_own and tool is None:
+        return
     known = [key for key, value in settings.items() if explain_name(key, str(value))]
     if tool is None and len(known) < 2:
         return

@@ -258,7 +258,7 @@ class RecipeConfig:
             "olmo_core_finetune": "its rows are not samples: `global_tokens` counts their tokens"
         },
         other_names={
-            "others": "train_batch_size batch_size total_batch_size effective_batch_size batch"
+            "others": "train_batch_size batch_size total_batch_size effective_batch_size batch bs"
         },
     )
     global_batch_tokens: int | None = key(
@@ -288,7 +288,9 @@ class RecipeConfig:
         other_names={
             "axolotl": "micro_batch_size",
             "trl llama_factory": "per_device_train_batch_size",
-            "others": "train_micro_batch_size_per_gpu per_gpu_train_batch_size device_batch_size",
+            "others": "train_micro_batch_size_per_gpu per_gpu_train_batch_size device_batch_size "
+            "ppo_micro_batch_size_per_gpu ppo_micro_batch_size micro_train_batch_size micro_bs mbs "
+            "micro_batch_size_per_gpu",
         },
     )
     learning_rate: float = key(
@@ -298,7 +300,10 @@ class RecipeConfig:
         "1e-4 with an adapter",
         flags={"*": "learning_rate"},
         proof=Proof("learning_rate", _RATES, Requested.always),
-        other_names={"axolotl trl llama_factory": "learning_rate", "others": "lr max_lr"},
+        other_names={
+            "axolotl trl llama_factory": "learning_rate",
+            "others": "lr max_lr actor_learning_rate",
+        },
     )
     lr_scheduler: str = key(
         "linear",
@@ -406,7 +411,7 @@ class RecipeConfig:
         other_names={
             "axolotl": "num_epochs",
             "trl llama_factory": "num_train_epochs",
-            "others": "epoch n_epochs max_epochs total_epochs",
+            "others": "epoch n_epochs max_epochs total_epochs num_episodes",
         },
     )
     max_steps: int | None = key(
@@ -425,7 +430,7 @@ class RecipeConfig:
         proof=Proof("max_steps", _STEPS, Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_steps",
-            "others": "max_train_steps num_steps total_steps train_iters",
+            "others": "max_train_steps num_steps total_steps train_iters total_training_steps",
         },
     )
     max_seq_length: int = key(
@@ -455,7 +460,8 @@ class RecipeConfig:
             "axolotl": "sequence_len",
             "trl": "max_length",
             "llama_factory": "cutoff_len",
-            "others": "max_seq_len seq_length seq_len model_max_length block_size context_length",
+            "others": "max_seq_len seq_length seq_len model_max_length block_size context_length "
+            "max_len",
         },
     )
     max_grad_norm: float | None = key(
@@ -645,7 +651,11 @@ class RecipeConfig:
         proof=Proof(
             "gradient_checkpointing", "the switch that the layers read in a pass", Requested.always
         ),
-        other_names={"axolotl trl": "gradient_checkpointing", "others": "activation_checkpointing"},
+        other_names={
+            "axolotl trl": "gradient_checkpointing",
+            "others": "activation_checkpointing enable_gradient_checkpointing "
+            "use_gradient_checkpointing",
+        },
     )
     checkpoint_steps: int | None = key(
         None,
@@ -781,6 +791,7 @@ class RecipeConfig:
             "the completions of a step, which are those of its prompts",
             Requested.elsewhere,
         ),
+        other_names={"others": "data_train_batch_size rollout_batch_size"},
     )
     samples_per_prompt: int | None = key(
         None,
@@ -796,7 +807,8 @@ class RecipeConfig:
         ),
         other_names={
             "trl": "num_generations",
-            "others": "rollout_n actor_rollout_ref_rollout_n num_samples_per_prompt_rollout num_return_sequences",
+            "others": "rollout_n actor_rollout_ref_rollout_n num_samples_per_prompt_rollout "
+            "num_return_sequences n_samples_per_prompt",
         },
     )
     response_length: int | None = key(
@@ -808,7 +820,7 @@ class RecipeConfig:
         proof=Proof("response_length", "what TRL's sampling reads"),
         other_names={
             "trl": "max_completion_length",
-            "others": "max_new_tokens max_response_length",
+            "others": "max_new_tokens max_response_length generate_max_len max_tokens_to_sample",
         },
     )
     temperature: float | None = key(
@@ -831,7 +843,7 @@ class RecipeConfig:
         },
         unsupported_because=_ONLY_RLVR,
         proof=Proof("kl_beta", "what TRL's loss reads"),
-        other_names={"others": "kl_coef kl_loss_coef init_kl_coef"},
+        other_names={"others": "kl_coef kl_loss_coef init_kl_coef kl_penalty_coef"},
     )
     clip: float | None = key(
         None,

@@ -2,7 +2,7 @@
 
 The trainers here are TRL's, whose loss is the mean over the tokens of a step, as in the other tools.
 What the file does not set has the tool's default, not that of the stage. What has no counterpart is
-named with what that changes; other_tool_files.yaml has both.
+named with what that changes; launch/config/other_tools.yaml has both.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from launch.planning.other_tool_data import find_rows, translate_data, translate
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
 from launch.planning.other_tool_kind import find_kind
 from launch.planning.other_tool_reward import translate_reward
+from launch.planning.other_tool_sharding import translate_sharding
 from launch.planning.other_tool_values import (
     Translation,
     as_number,
-    as_whole,
     is_set,
     shorten,
 )
-from launch.planning.typed_line import is_sweep
+from launch.planning.typed_values import as_whole, is_sweep
 from launch.upstream.pin.lock import locked_schema
 
 _NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL: "trl"}
@@ -61,7 +61,12 @@ _SAME_IN_A_LINE = (
     "hub_model_id",
     "attn_implementation",
     "flash_attention",
+    "flash_attn",
     "trust_remote_code",
+    "torch_dtype",
+    "dtype",
+    "fsdp",
+    "resume_mode",
 )
 _OF_LORA = re.compile(r"lora_.+|peft_.+|target_modules|rank|r|load_in_4bit|qlora|use_qlora")
 _DPO_LOSSES = {"sigmoid": "dpo", "dpo": "dpo", "sigmoid_norm": "dpo_norm", "dpo_norm": "dpo_norm"}
@@ -93,6 +98,7 @@ def translate_file(
     if kind == "rlvr":
         translate_reward(translation)
     _translate_packing(translation, kind)
+    translate_sharding(translation)
     _translate_rest(translation)
     return translation
 
@@ -266,7 +272,7 @@ def _translate_schedule(t: Translation) -> None:
         return
     if ratio is None:
         ratio = steps if steps is not None else default_of(t, "warmup_ratio", "warmup_steps")
-    t.set("recipe.warmup_ratio", float(ratio or 0))
+    t.set("recipe.warmup_ratio", as_number(ratio))
 
 
 def _translate_preferences(t: Translation) -> None:
@@ -311,7 +317,7 @@ def _translate_rest(t: Translation) -> None:
         if is_set(value) and value is not False and value not in ("none", "no"):
             _translate_setting(t, name, value, flags)
     sharding = t.overrides.get("parallel")
-    if sharding and t.ranks == 1:
+    if sharding and t.ranks == 1 and sharding != "zero3_offload":  # which saves memory of one, too
         del t.overrides["parallel"]
         t.differences.append(
             f"sharding: 1 GPU has nothing to shard; with gpus=N set parallel={sharding}"
@@ -336,7 +342,7 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
         t.differences.append(f"{name}={shorten(value)}: {removal.removeprefix(_REMOVAL)}")
     elif name in flags and not isinstance(value, dict) and change != "":
         t.set(f"flags.{name}", value)
-    elif change is None:
+    elif change is None and value != 0:
         t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
     elif change:
         t.differences.append(f"{name}: {change}")
@@ -360,7 +366,10 @@ def _translate_tracking(t: Translation) -> None:
         entity = t.take("wandb_entity")
         if entity:
             t.set("tracking_entity", entity)
-    folder, name = t.take("output_dir", "out_dir"), t.take("run_name", "wandb_name", "exp_name")
+    folder, name = (
+        t.take("output_dir", "out_dir", "save_path", "save_dir"),
+        t.take("run_name", "wandb_name", "exp_name"),
+    )
     if t.tool == LINE and "hub_model_id" in t.settings:
         t.take("push_to_hub")  # hub.push says it
     if t.tool == LINE and folder:

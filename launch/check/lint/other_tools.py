@@ -1,4 +1,4 @@
-"""Recognises the file of axolotl, LLaMA-Factory or TRL, and gives the line that it is here."""
+"""Recognises the file of another tool that trains, and gives the line that it is here."""
 
 from __future__ import annotations
 
