@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from launch.config.recipe_keys import Packing, RecipeConfig
+from launch.planning.batch_split import Batch
 from launch.planning.lengths import Histogram, Lengths, draw_batches
-from launch.planning.parallel import Batch
 
 UNKNOWN_TRL = "unknown: a run measures them at its start, unless it packs into bins"
 _STEPS = 24  # optimizer steps that are simulated for a prediction

@@ -20,10 +20,11 @@ from launch.config.recipe_keys import (
 )
 from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
+from launch.planning.batch_split import CONTEXT_FLAG
 from launch.planning.learnt import learning_flags, requested_learning
 from launch.planning.lora import requested_lora
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import CONTEXT_FLAG, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import OLMO_CORE_SFT

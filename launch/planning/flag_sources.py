@@ -17,13 +17,14 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.errors import UserError
+from launch.planning.batch_split import Batch
 from launch.planning.chat_template import ChatTemplate, needs_begin_token
 from launch.planning.flags import BY_LAUNCH, Flag, Flags
 from launch.planning.inputs import Inputs
 from launch.planning.learnt import key_of_learning, learning_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.mixture import build_data_flags
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.recipe import map_recipe_key
 from launch.planning.rlvr import ray_flags
 from launch.planning.rule_facts import PlanFacts, find_by_rules

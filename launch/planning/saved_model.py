@@ -15,14 +15,9 @@ from launch.data.sources import file_format, suggest_neighbours
 from launch.digests import Digest, describe_file_changes, digest_folder
 from launch.errors import UserError
 from launch.files import read_json_object
+from launch.planning.hub_cache import hub_snapshot
 from launch.planning.input_source import MERGE, InputSource
-from launch.planning.model_folder import (
-    EXPORT,
-    NO_TOKENIZER,
-    find_model_faults,
-    hub_snapshot,
-    is_no_part,
-)
+from launch.planning.model_folder import EXPORT, NO_TOKENIZER, find_model_faults, is_no_part
 from launch.worker.finding import Finding, Fix
 
 _CURE = "restore the file, or move the changed model to a folder of its own and name that"

@@ -11,6 +11,7 @@ from launch.config.compose import Composed
 from launch.config.schema import Family, RootConfig
 from launch.planning.adapter import Adapter
 from launch.planning.attention import AttentionChoice, choose_attention
+from launch.planning.batch_split import Batch, share_batch
 from launch.planning.chat_template import STAGED, TEMPLATE_FLAG, ChatTemplate, find_template
 from launch.planning.command import choose_options, choose_patches
 from launch.planning.data import read_local_data
@@ -25,7 +26,7 @@ from launch.planning.lengths import lengths_file
 from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine
 from launch.planning.olmo_preset import LISTED, needed_preset
-from launch.planning.parallel import Batch, resolve_parallel, resolve_width, share_batch
+from launch.planning.parallel import resolve_parallel, resolve_width
 from launch.planning.rlvr import uses_vllm
 from launch.planning.rule_facts import PlanFacts, find_by_rules
 from launch.planning.rules.plan_rule import SettingsCase

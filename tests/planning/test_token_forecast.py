@@ -12,9 +12,9 @@ from launch.api.planning import PlannedRun
 from launch.commands.plan import describe
 from launch.config.recipe_keys import Packing, RecipeConfig
 from launch.config.schema import Kind
+from launch.planning.batch_split import Batch
 from launch.planning.batches import UNKNOWN_TRL, forecast_tokens
 from launch.planning.lengths import Histogram, Lengths
-from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
 

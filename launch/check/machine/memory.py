@@ -9,9 +9,10 @@ from launch.config.schema import Device, Family
 from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
-from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory, has_reference
-from launch.planning.estimate.memory import bytes_per_parameter
+from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory
+from launch.planning.estimate.model_state import bytes_per_parameter
 from launch.planning.estimate.out_of_memory import advise_without_remedy
+from launch.planning.estimate.planned_setting import has_reference
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned

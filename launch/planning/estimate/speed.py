@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from launch.config.schema import Kind, Mode
+from launch.planning.batch_split import Batch
 from launch.planning.batches import SimulatedLoad, simulate_load
 from launch.planning.data import count_steps
 from launch.planning.estimate.activations import saved_bytes
@@ -22,7 +23,6 @@ from launch.planning.estimate.generation import generation_seconds
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import token_flops
 from launch.planning.lengths import load_lengths
-from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
 
 _ZERO3 = (Mode.zero3, Mode.zero3_offload, Mode.fsdp)

@@ -23,7 +23,7 @@ from launch.execution.record.lock import run_lock
 from launch.execution.record.run import mapping, objects
 from launch.files import write_file
 from launch.planning.estimate.cards import card_memory, rates_for_card
-from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.flags import sequence_limit

@@ -10,8 +10,8 @@ from launch.config.recipe_keys import Packing
 from launch.config.schema import Device
 from launch.errors import EXIT_DONE
 from launch.planning.estimate.cards import CardRates
-from launch.planning.estimate.forecast import ATTENTION
 from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.planned_setting import ATTENTION
 from launch.planning.estimate.setting import TAIL, Attention, MemorySetting, longest_micro_batch
 from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths
