@@ -9,6 +9,7 @@ from typing import Any
 
 from launch.execution.record.events import Event
 from launch.table import format_duration
+from launch.worker.wording import count_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, by value
 _NOT_FINITE = "!"  # character of the sparkline for a NaN or an infinity
@@ -97,8 +98,7 @@ def describe_evaluation(event: Event) -> str:
 def describe_early_stop(event: Event) -> str:
     """Describe why a run ends before its last step."""
     data = event.data
-    count = data["evaluations"]
-    evaluations = "1 evaluation" if count == 1 else f"{count} evaluations"
+    evaluations = count_of(data["evaluations"], "evaluation")
     loss = "its best"
     if isinstance(data.get("best_loss"), (int, float)):
         loss = f"{data['best_loss']:.4f}"

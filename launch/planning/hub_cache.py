@@ -8,16 +8,19 @@ from pathlib import Path
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
     """Return the folder of huggingface_hub's downloads (huggingface_hub constants.py)."""
-    if environ.get("HF_HUB_CACHE"):
-        return Path(environ["HF_HUB_CACHE"]).expanduser()
-    return hf_home(environ) / "hub"
+    return _named_folder(environ, "HF_HUB_CACHE", "hub")
 
 
 def hub_data_cache(environ: Mapping[str, str]) -> Path:
     """Return the folder of the data sets that `datasets` has prepared (datasets config.py)."""
-    if environ.get("HF_DATASETS_CACHE"):
-        return Path(environ["HF_DATASETS_CACHE"]).expanduser()
-    return hf_home(environ) / "datasets"
+    return _named_folder(environ, "HF_DATASETS_CACHE", "datasets")
+
+
+def _named_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """Return the folder that a variable names, else the one of that name in `hf_home`."""
+    if environ.get(variable):
+        return Path(environ[variable]).expanduser()
+    return hf_home(environ) / default
 
 
 def hf_home(environ: Mapping[str, str]) -> Path:
