@@ -40,8 +40,11 @@ def print_machine_format(
 
 
 def _json(reports: list[FileReport], checkout: Checkout | None) -> dict[str, Any]:
-    verdicts = [verdict for report in reports for verdict in report.verdicts]
-    notes = [{"file": report.file, **note.as_json()} for report in reports for note in report.notes]
+    verdicts = []
+    notes = []
+    for report in reports:
+        verdicts += report.verdicts
+        notes += [{"file": report.file, **note.as_json()} for note in report.notes]
     return versioned({**_versions(checkout), "verdicts": verdicts, "notes": notes}, _VERSION)
 
 

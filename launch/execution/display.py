@@ -71,7 +71,9 @@ class PlainDisplay:
 
     def start(self, total: int | None) -> None:
         self._pace = Pace(total)
-        self._printed = self._unprinted = self._phase = None
+        self._printed = None
+        self._unprinted = None
+        self._phase = None
 
     def show(self, event: Event) -> None:
         if event.kind == "phase":

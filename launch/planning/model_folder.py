@@ -248,7 +248,8 @@ def find_other_tensor(folder: Path, other: Path) -> str | None:
     first = _folder_tensors(folder)
     second = _folder_tensors(other)
     for name in sorted(first.keys() & second.keys()):
-        one, two = first[name], second[name]
+        one = first[name]
+        two = second[name]
         is_comparable = (one.dtype, one.shape) == (two.dtype, two.shape)
         if is_comparable and not have_same_bytes(one, two):
             return name
