@@ -1,4 +1,4 @@
-"""Finds secrets in bytes by structure: what follows a name that says secret.
+"""Finds secrets in bytes by structure: what follows a name of a secret.
 
 The name and its value may be written as an assignment, in JSON, YAML or XML, as a header, in a URL,
 as a flag and its argument (in a command, a list's repr or a list in YAML), or as a pair.

@@ -99,7 +99,7 @@ class PlannedRun:
             recipe,
             self.plan.batch,
             padded_together=padded_together,
-            deals="true" in (recipe_mapping(self.plan.config.trainer, "balanced") or ()),
+            balances="true" in (recipe_mapping(self.plan.config.trainer, "balanced") or ()),
         )
 
     def facts(self) -> list[tuple[str, str]]:

@@ -46,7 +46,7 @@ class Mismatch:
 
     @property
     def has_keys(self) -> bool:
-        """Whether keys are missing: the value of a node is no map."""
+        """Whether keys are missing: the value of a node is not a map."""
         return self.problem.startswith(_HAS_KEYS)
 
 

@@ -158,7 +158,7 @@ def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
 
 
 def _has_type(value: Any, hint: Any) -> bool:
-    """Return whether a node, or a list of nodes, has its type; of other values, that it is no node."""
+    """Return whether a node, or a list of nodes, has its type; true for other values."""
     if typing.get_origin(hint) is list:
         if not isinstance(value, list):
             return False

@@ -94,7 +94,7 @@ def _accelerate_argv(parallel: Parallel, batch: Batch, clip: float | None) -> li
     mixed_precision = "bf16" if parallel.precision == Precision.bf16 else "no"
     argv += ["--mixed_precision", mixed_precision, "--dynamo_backend", "no"]
     if parallel.deepspeed_file:
-        # `auto` in the file would become 1.0 whatever the recipe says (accelerate
+        # `auto` in the file would become 1.0 whatever the recipe sets (accelerate
         # accelerator.py:2224)
         argv += ["--deepspeed_config_file", str(parallel.deepspeed_file)]
         if width.nodes > 1:

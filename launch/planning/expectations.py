@@ -147,7 +147,7 @@ def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | Non
 
 
 def _has_other_schedule(config: RootConfig, requested: Mapping[str, str]) -> bool:
-    """Whether the rate of a step depends on more than the recipe says."""
+    """Whether the rate of a step depends on more than what the recipe sets."""
     is_measured = requested.get("lr_scheduler") in _MEASURED_SCHEDULES
     is_changed = not config.flags.keys().isdisjoint(_SCHEDULE_FLAGS)
     return is_measured or is_changed or not requested.keys() >= set(_SCHEDULE)
@@ -308,7 +308,7 @@ def _base_dtype(config: RootConfig, parallel: Parallel) -> str:
 
 
 Compute = Callable[[RootConfig, Parallel], str | None]
-# What computes the requested value of each key whose row says that it is computed.
+# What computes the requested value of each key whose row marks it as computed.
 COMPUTED: Mapping[str, Compute] = {
     "global_batch_size": _global_batch,
     "global_batch_tokens": _global_tokens,

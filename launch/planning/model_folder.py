@@ -33,9 +33,9 @@ _VOCABULARY_FILES = (
     "*.tiktoken",
 )
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-# What is no part of a model in its folder. Everything else is compared: a list of what belongs to a
+# What does not belong to the model in its folder. Everything else is compared: a list of what belongs to a
 # model would miss what the next version of a library loads.
-_NO_PART = (
+_UNRELATED = (
     # checkpoints and logs of its training
     "checkpoint-*",
     "step_[0-9]*",
@@ -75,12 +75,12 @@ EXPORT = "hf_model"  # the folder of a model of transformers beside checkpoints 
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
-def is_no_part(name: str) -> bool:
-    """Return whether a file or folder, by its name relative to a model's folder, is no part of the
+def is_unrelated(name: str) -> bool:
+    """Return whether a file or folder, by its name relative to a model's folder, does not belong to the
     model.
     """
     last = name.rpartition("/")[2]
-    return any(fnmatchcase(last, pattern) for pattern in _NO_PART)
+    return any(fnmatchcase(last, pattern) for pattern in _UNRELATED)
 
 
 def is_model_folder(folder: Path) -> bool:

@@ -250,7 +250,7 @@ class Figures:
     padded_per_second: float | None = None  # tokens, padding included
     padding: float | None = None  # fraction of all tokens
     flops: float | None = None  # operations of the model per second
-    mfu_measured: float | None = None  # `flops` over the measured peak rate of the cards
+    mfu_measured: float | None = None  # `flops` over the measured peak rate of the GPUs
     mfu_datasheet: float | None = None  # `flops` over the data sheet's peak rate
     memory_gib: float | None = None  # peak of rank 0, allocated
     reserved_gib: float | None = None  # peak of rank 0, reserved by torch
@@ -344,7 +344,7 @@ def measurement_json(
 
 
 def _compute_mfu(flops: float | None, tflops: float | None, cards: int) -> float | None:
-    """Return `flops` as a fraction of the peak rate of all `cards`; `tflops`: that of one card."""
+    """Return `flops` as a fraction of the peak rate of all `cards`; `tflops`: that of one GPU."""
     if flops is None or not tflops:
         return None
     return flops / (tflops * 1e12 * cards)

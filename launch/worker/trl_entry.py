@@ -279,7 +279,7 @@ def is_adapter(folder: str) -> bool:
 
 
 def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: Any) -> Any:
-    """Load the adapter in the folder `model` on its base, to go on with its training."""
+    """Load the adapter in the folder `model` on its base, to continue its training."""
     from peft import PeftConfig, PeftModel
     from trl.trainer.utils import create_model_from_path
 

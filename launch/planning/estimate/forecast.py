@@ -36,17 +36,17 @@ _LIMIT_KEY = "recipe.max_seq_length"
 
 
 class MemoryFit(StrEnum):
-    """Whether a predicted peak fits a card."""
+    """Whether a predicted peak fits a GPU."""
 
     fits = "fits"
-    tight = "tight"  # the card's memory is within the prediction's uncertainty
+    tight = "tight"  # the GPU's memory is within the prediction's uncertainty
     wont = "won't fit"
-    unknown = "unknown"  # there is no prediction, or no card
+    unknown = "unknown"  # there is no prediction, or no GPU
 
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """A plan's predicted peak memory against a card."""
+    """A plan's predicted peak memory against a GPU."""
 
     setting: MemorySetting | None = None
     # The estimate if every sample is as long as the limit; None if the memory is unknown.
@@ -57,7 +57,7 @@ class MemoryForecast:
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
     first_tokens: int | None = None  # tokens of that micro batch
     card: CardMemory | None = None
-    why_no_card: str = ""  # the reason why the card is unknown, and what to set
+    why_no_card: str = ""  # the reason why the GPU is unknown, and what to set
     lengths: Lengths | None = None  # the lengths of the tokenised data
     why: str = ""  # the reason why the memory is unknown
     liger: bool = True  # whether a remedy may be Liger
@@ -73,7 +73,7 @@ class MemoryForecast:
 
     @property
     def cannot_start(self) -> bool:
-        """Whether even the first micro batch needs more than the card has."""
+        """Whether even the first micro batch needs more than the GPU has."""
         return (
             self.first is not None and self.card is not None and self.first.required > self.card.gib
         )
@@ -112,7 +112,7 @@ class MemoryForecast:
 
 
 def classify_fit(estimate: MemoryEstimate | None, card: CardMemory | None) -> MemoryFit:
-    """Compare a prediction with a card, by the prediction's uncertainty.
+    """Compare a prediction with a GPU, by the prediction's uncertainty.
 
     A run fits if the memory that torch reserves does. It does not fit if the memory that torch
     allocates does not: reserved blocks that are not allocated can be freed.
@@ -172,7 +172,7 @@ def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
 
 
 def describe(forecast: MemoryForecast) -> list[str]:
-    """Describe the forecast in lines: the peak against the card, its parts, and the effect of the
+    """Describe the forecast in lines: the peak against the GPU, its parts, and the effect of the
     data's lengths.
     """
     if forecast.worst is None or forecast.setting is None:

@@ -202,7 +202,7 @@ def _generation(plan: Plan, environ: Mapping[str, str]) -> Generation:
         card = card_memory(plan.config.cluster, environ)
         if card is None or "transformers_continuous_batching_config" in flags:
             raise UnknownMemoryError(
-                "continuous batching takes a share of the card: set cluster.gpu_memory=GIB"
+                "continuous batching takes a share of the GPU: set cluster.gpu_memory=GIB"
             )
     response = recipe.response_length or 0
     rows = plan.batch.per_device * plan.batch.accumulation
@@ -224,7 +224,7 @@ def _vllm_gib(plan: Plan, environ: Mapping[str, str]) -> float:
         return 0.0
     card = card_memory(plan.config.cluster, environ)
     if card is None:
-        raise UnknownMemoryError("vLLM takes a share of the card: set cluster.gpu_memory=GIB")
+        raise UnknownMemoryError("vLLM takes a share of the GPU: set cluster.gpu_memory=GIB")
     return card.gib * float(flags.get("vllm_gpu_memory_utilization", 0.3))
 
 

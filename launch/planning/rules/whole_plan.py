@@ -137,7 +137,7 @@ def packed_rows_have_flash_attention(plan: Plan) -> Iterator[Finding]:
 
 @plan_rule("tuned_elsewhere", severity="warning")
 def tuned_settings_were_measured_here(plan: Plan) -> Iterator[Finding]:
-    """An overlay of `tune` is fast for the stage, the width, the card and the versions that it was
+    """An overlay of `tune` is fast for the stage, the width, the GPU and the versions that it was
     measured with.
     """
     tuned = plan.config.tuned

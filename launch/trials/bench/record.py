@@ -236,7 +236,7 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     @property
     def rate_lines(self) -> list[str]:
-        """The peak rates of the cards, each once."""
+        """The peak rates of the GPUs, each once."""
         lines = [str(side.rate) for side in self.sides if side.rate]
         return list(dict.fromkeys(lines))
 

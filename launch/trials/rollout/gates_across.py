@@ -1,4 +1,4 @@
-"""The gates that compare a width of a rollout with the one before it, and the list of all gates."""
+"""The gates that compare a width of a rollout with the previous one, and the list of all gates."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ _SIGMAS = 4.0
 )
 def same_rewards(case: GateCase) -> Finding | None:
     """Each width samples answers of its own, from the same model to the same prompts: rewards agree
-    in the mean.
+    on average.
     """
     if case.before is None:
         return None

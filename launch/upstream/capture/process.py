@@ -93,7 +93,7 @@ def run_isolated(
 
 
 def _wait(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> None:
-    """Wait for the end of a process that computes, and say every few seconds how far it is.
+    """Wait for the end of a process that computes, and report every few seconds how far it is.
 
     Raises TimeoutExpired.
     """
