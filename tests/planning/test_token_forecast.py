@@ -53,7 +53,9 @@ def test_flattened_and_padded() -> None:
 def test_a_rank_that_pads_its_whole_share_together() -> None:
     batch = Batch(128, 1, 16, 8)
     alone = forecast_tokens(CHATS, recipe(Packing.none), batch)
-    together = forecast_tokens(CHATS, recipe(Packing.none), batch, padded_together=16, balances=False)
+    together = forecast_tokens(
+        CHATS, recipe(Packing.none), batch, padded_together=16, balances=False
+    )
     assert alone.padding_share == pytest.approx(0.0) and together.padding_share is not None
     assert together.padding_share == pytest.approx(CHATS.expected_padding_share(16))
     assert together.micro_batch == pytest.approx(CHATS.padded_tokens(16) / 16)
