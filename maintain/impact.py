@@ -111,7 +111,7 @@ def find_moves(root: Path) -> dict[str, str]:
     """Return the moved files of a commit below `root`, by the paths that this project knows.
 
     A file has moved where it is a shim that passes on to another one, or where that was so at the
-    pin and the shim is gone.
+    pin and the shim no longer exists.
     """
     moves = {}
     for name in OPEN_INSTRUCT:

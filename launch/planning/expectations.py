@@ -130,8 +130,8 @@ def requested_settings(
 def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | None:
     """Return the share of each data set; None where its rows are not counted before they are loaded.
 
-    That is so of hub data, and of a data set that is named twice; and of built data of which the
-    trainer itself holds rows out. Flags of the user's that name data replace the mixture.
+    This holds for hub data, for a data set that is named twice, and for built data if the trainer
+    itself holds out rows. Flags of the user's own that name data replace the mixture.
     """
     names = [entry.source.reference for entry in mixture]
     is_counted = all(entry.data is not None or entry.source.build for entry in mixture)

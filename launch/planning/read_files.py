@@ -166,8 +166,8 @@ class LoadedFiles:
     def _is_planned(self, path: Path, state: FileState) -> bool:
         """Return whether a planned file had its planned content in this state.
 
-        A state that is neither a known one nor the present one is of a content that nobody knows
-        any more.
+        The content of a state that is neither a known one nor the present one can't be read any
+        more.
         """
         if state in self._same[path]:
             return True

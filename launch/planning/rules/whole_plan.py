@@ -1,4 +1,4 @@
-"""The rules of a finished plan: what is worth a look before it is run, and stops nothing."""
+"""The rules of a finished plan: they warn before it is run, and stop nothing."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ _SIGMAS = 4.0
 
 @gate(
     "same_rewards",
-    "the mean reward of all steps, and what sampling alone makes of it",
+    "the mean reward of all steps, against the noise of sampling alone",
     kinds=(Kind.rlvr,),
 )
 def same_rewards(case: GateCase) -> Finding | None:

@@ -208,7 +208,7 @@ def judge_probe(probe: Probe) -> None:
 def is_final(measured: Measurement, skip: int, seconds: float | None) -> bool:
     """Whether another run of the same plan would measure nothing new.
 
-    That is so if the run finished, exceeded its GPU's memory, ran out of time after the first
+    It would not if the run finished, exceeded its GPU's memory, ran out of time after the first
     `skip` steps, or had hardly less time than the `seconds` that it would get now (None: no limit).
     Running out of host memory is not final: the next job may get more.
     """
