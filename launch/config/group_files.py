@@ -117,7 +117,9 @@ def _find_defaults(document: Node) -> list[Node]:
 
 
 def _option_of(value: Node) -> str:
-    """Return the option that a value of a defaults list names; "" for null and for a value that is not a text."""
+    """Return the option that a value of a defaults list names; "" for null and for what is not a
+    text.
+    """
     scalar = resolve_alias(value)
     if not isinstance(scalar, Scalar) or scalar.type == "null":
         return ""

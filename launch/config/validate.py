@@ -158,7 +158,9 @@ def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
 
 
 def _has_type(value: Any, hint: Any) -> bool:
-    """Return whether a node, or a list of nodes, has its type; true for other values."""
+    """Return whether the value of a node, or each one of a list of nodes, has the node's type, and
+    whether any other value is not a node.
+    """
     if typing.get_origin(hint) is list:
         if not isinstance(value, list):
             return False

@@ -1,9 +1,9 @@
 """Builds a plan: the way from a command line to everything that is needed to run a stage.
 
 `plan_line` takes a command line, and `plan_on_this_machine` a configuration that is composed
-already. Both end in `build_plan`, which is given the machine as a value. It resolves everything that
-the identity is a digest of (`launch.planning.unnamed_run`), then names the run, completes its flags
-and renders its command (`_build`).
+already. Both end in `build_plan`, which is given the machine as a value. It resolves everything
+that the identity is a digest of (`launch.planning.unnamed_run`), then names the run, completes its
+flags and renders its command (`_build`).
 """
 
 from __future__ import annotations

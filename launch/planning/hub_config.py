@@ -1,4 +1,4 @@
-"""The config.json of a model on the hub, for a prediction of its memory and time: requested once, with
+"""The config.json of a model on the hub, for a prediction of its memory and time: fetched once, with
 a time limit, and kept.
 """
 

@@ -178,8 +178,8 @@ def _find_conflicts(
 def cannot_save_model(config: Mapping[str, Any], library: str) -> bool:
     """Return whether ZeRO-3 leaves the weights apart, so that the model can't be saved at the end.
 
-    accelerate refuses to gather them (accelerator.py:4087) unless it is configured to; transformers saves
-    a checkpoint of DeepSpeed instead. Unset, it is false.
+    accelerate refuses to gather them (accelerator.py:4087) unless it is configured to, and
+    transformers saves a checkpoint of DeepSpeed instead. Unset, it is false.
     """
     if library == "deepspeed":
         zero = config.get("zero_optimization")

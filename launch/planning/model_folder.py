@@ -33,8 +33,8 @@ _VOCABULARY_FILES = (
     "*.tiktoken",
 )
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-# What does not belong to the model in its folder. Everything else is compared: a list of what belongs to a
-# model would miss what the next version of a library loads.
+# What does not belong to the model in its folder. Everything else is compared: a list of what
+# belongs to a model would miss what the next version of a library loads.
 _UNRELATED = (
     # checkpoints and logs of its training
     "checkpoint-*",
@@ -76,8 +76,8 @@ _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 def is_unrelated(name: str) -> bool:
-    """Return whether a file or folder, by its name relative to a model's folder, does not belong to the
-    model.
+    """Return whether a file or folder does not belong to the model, by its name relative to the
+    model's folder.
     """
     last = name.rpartition("/")[2]
     return any(fnmatchcase(last, pattern) for pattern in _UNRELATED)

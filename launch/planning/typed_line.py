@@ -188,7 +188,7 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
 
 
 def _take_data(typed: TypedLine, value: str) -> None:
-    """Take data; a name behind a file (`rows.jsonl:alpaca`) names its form, which is otherwise recognised."""
+    """Take data; a name behind a file (`rows.jsonl:alpaca`) is its form, else that is recognised."""
     if value in group_options("data"):
         typed.overrides["data"] = value
         return

@@ -1,4 +1,4 @@
-"""RLVR with TRL's GRPOTrainer: the start model is judged, and evidence shows what samples and trains.
+"""RLVR with TRL's GRPOTrainer: evidence of what samples and what trains.
 
 Nothing of TRL is replaced: `rlvr_class` subclasses its trainer, and `Scorer.reward_functions`
 (trl_rewards.py) returns what TRL takes as rewards.

@@ -27,8 +27,8 @@ def _place(case: FlagsCase) -> str | None:
 
 @plan_rule("streaming_without_end")
 def streamed_data_is_bounded_by_steps(case: FlagsCase) -> Iterator[Finding]:
-    """A stream has no length, so that the Trainer can't count epochs: it fails without a number of steps,
-    after the model is loaded (transformers trainer.py, "max_steps has to be specified").
+    """A stream has no length, so that the Trainer can't count epochs: it fails without a number of
+    steps, after the model is loaded (transformers trainer.py, "max_steps has to be specified").
     """
     key = recipe_mapping(case.trainer, "max_steps")
     steps = case.values.get(key) if isinstance(key, str) else None

@@ -1,4 +1,4 @@
-"""Patches for the samples of a global batch: assigned to ranks by length, and weighted by their tokens."""
+"""Patches for the samples of a global batch: their order by length, their weight by tokens."""
 
 from __future__ import annotations
 
