@@ -22,7 +22,7 @@ from launch.execution.record.lock import find_holder, lock_path, run_lock
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping
 from launch.execution.record.written import read_written
-from launch.files import read_file
+from launch.files import read_text_or_empty
 from launch.pipelines.links import FOLDER as PIPELINES
 from launch.planning.find_runs import find_runs, resolve_run, run_name
 from launch.resources import GROUPS, config_roots
@@ -148,10 +148,10 @@ class _Names:
             for group in GROUPS:
                 files += (root / group).glob("*.yaml")
         files += (runs / PIPELINES).glob("*/*.json")
-        stages = tuple((file, _read_text(file)) for file in files)
+        stages = tuple((file, read_text_or_empty(file)) for file in files)
         by_run = {}
         for folder in find_runs(runs):
-            texts = [_read_text(folder / file) for file in ("plan.json", "config.yaml")]
+            texts = [read_text_or_empty(folder / file) for file in ("plan.json", "config.yaml")]
             by_run[folder] = "\n".join(texts)
         return cls(stages, by_run)
 
@@ -353,10 +353,3 @@ def _size(folder: Path) -> int:
                 state = os.lstat(Path(parent, name))
                 sizes[state.st_dev, state.st_ino] = state.st_blocks * 512
     return sum(sizes.values())
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return read_file(path).decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -105,7 +105,8 @@ def describe_time(plan: Plan, memory: MemoryForecast | None) -> list[str]:
     if forecast.card is not None:
         rates = rates_for_card(forecast.card.name)
         if not rates.measured:
-            least, most = math.exp(-rates.rates.bias), math.exp(rates.rates.bias)
+            least = math.exp(-rates.rates.bias)
+            most = math.exp(rates.rates.bias)
             lines.append(
                 f"steps were measured on an H200, and are scaled to this {forecast.card.name} by the "
                 f"data sheets: it may well take {least:.1f} to {most:.1f} times as long"

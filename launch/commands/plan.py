@@ -38,7 +38,7 @@ Prints what `run` would do and starts nothing: the exact command, ready to paste
 arithmetic; the predicted memory of a GPU; the environment; every flag with the override or the file
 and line that sets it. It needs no GPU, no torch and no checkout of open-instruct.
 
-exit codes: 0 planned; 2 it cannot work, and the messages say why
+exit codes: 0 planned; 2 it cannot work, and the messages explain why
 """
 
 

@@ -31,7 +31,7 @@ Plans the stage, checks this machine, trains under a supervisor and records the 
 runs/STAGE/NAME. The same command resumes an unfinished run and reports a finished one.
 
 keys of run:
-  pipeline=A,B        each stage starts from the model of the one before; A:key=value applies to one
+  pipeline=A,B        each stage starts from the previous one's model; A:key=value applies to one
                       stage
   stop_if_worse=true  end a pipeline at a stage whose evaluate=true finds a significant loss
   restart=true        archive an earlier run of the same plan and start over

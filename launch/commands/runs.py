@@ -147,7 +147,7 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
         return f"{name} has not started and was not submitted"
     [known] = add_accounting([status], jobs.runs)
     job = known.job or known.ended
-    state = f"is {job.state.lower()}" if job else "is gone"
+    state = f"is {job.state.lower()}" if job else "no longer exists"
     summary = f"{name} has not started: job {status.job_id} {state}"
     try:
         log = jobs.folder.log(status.job_id).read_text(encoding="utf-8", errors="replace").rstrip()

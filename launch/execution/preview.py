@@ -33,9 +33,9 @@ from launch.external import failure_reason, run_command, template_memory
 from launch.files import load_json
 from launch.planning.chat_template import find_template_name
 from launch.planning.flags import values_of
+from launch.planning.hub_cache import hub_data_cache
 from launch.planning.input_source import MERGE
 from launch.planning.mixture import MixtureEntry
-from launch.planning.model_folder import hub_data_cache
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.table import format_bytes
 from launch.terminal import notify

@@ -10,7 +10,7 @@ from typing import Any
 from launch.errors import refusal
 from launch.files import load_json
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.model_folder import BrokenFileError, read_safetensors_header
+from launch.planning.weight_files import BrokenFileError, read_safetensors_header
 
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.config.schema import BadRows, Kind, Launcher, RootConfig
+from launch.planning.batch_split import Batch
 from launch.planning.inputs import Inputs
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
 
 if TYPE_CHECKING:

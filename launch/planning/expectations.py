@@ -20,10 +20,11 @@ from launch.config.recipe_keys import (
 )
 from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
+from launch.planning.batch_split import CONTEXT_FLAG
 from launch.planning.learnt import learning_flags, requested_learning
 from launch.planning.lora import requested_lora
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import CONTEXT_FLAG, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import OLMO_CORE_SFT
@@ -129,8 +130,8 @@ def requested_settings(
 def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | None:
     """Return the share of each data set; None where its rows are not counted before they are loaded.
 
-    That is so of hub data, and of a data set that is named twice; and of built data of which the
-    trainer itself holds rows out. Flags of the user's that name data replace the mixture.
+    This holds for hub data, for a data set that is named twice, and for built data if the trainer
+    itself holds out rows. Flags of the user's own that name data replace the mixture.
     """
     names = [entry.source.reference for entry in mixture]
     is_counted = all(entry.data is not None or entry.source.build for entry in mixture)
@@ -146,7 +147,7 @@ def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | Non
 
 
 def _has_other_schedule(config: RootConfig, requested: Mapping[str, str]) -> bool:
-    """Whether the rate of a step depends on more than the recipe says."""
+    """Whether the rate of a step depends on more than what the recipe sets."""
     is_measured = requested.get("lr_scheduler") in _MEASURED_SCHEDULES
     is_changed = not config.flags.keys().isdisjoint(_SCHEDULE_FLAGS)
     return is_measured or is_changed or not requested.keys() >= set(_SCHEDULE)
@@ -322,7 +323,7 @@ def _base_dtype(config: RootConfig, parallel: Parallel) -> str:
 
 
 Compute = Callable[[RootConfig, Parallel], str | None]
-# What computes the requested value of each key whose row says that it is computed.
+# What computes the requested value of each key whose row marks it as computed.
 COMPUTED: Mapping[str, Compute] = {
     "global_batch_size": _global_batch,
     "global_batch_tokens": _global_tokens,

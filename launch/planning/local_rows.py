@@ -28,7 +28,7 @@ class LocalRows:
 
     @property
     def kind(self) -> Kind:
-        """What the rows are for: SFT where answers have unknown names, which its plan says."""
+        """What the rows are for: SFT where answers have unknown names, which its plan reports."""
         try:
             return choose_kind(self.first, None, "")
         except UserError:
@@ -52,7 +52,7 @@ class LocalRows:
 
 
 def read_local_rows(path: Path) -> LocalRows | None:
-    """Read the rows of a local file or folder; None for what cannot be read, which the plan says."""
+    """Read the rows of a local file or folder; None if it can't be read, which the plan reports."""
     try:
         files = find_files(path, "train", "--data")
         rows = [row for file in files for row in islice(read_rows(file), MAX_ROWS)]

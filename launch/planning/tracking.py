@@ -1,6 +1,6 @@
 """Experiment tracking and the push to the hub: the flags and variables of each, trainer by trainer.
 
-Neither changes what is trained, so neither takes part in a plan's identity. A trainer's YAML maps
+Neither changes what is trained, so neither is part of a plan's identity. A trainer's YAML maps
 them: under `tracking`, each value of the key to flags; under `push`, the flags of a push. It avoids
 these traps upstream:
 

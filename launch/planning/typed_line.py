@@ -287,7 +287,7 @@ def _take_gres(typed: TypedLine, value: str) -> None:
 
 
 def _take_data(typed: TypedLine, value: str) -> None:
-    """Take data; a name behind a file (`rows.jsonl:alpaca`) says its form, which is recognised."""
+    """Take data; a name behind a file (`rows.jsonl:alpaca`) is its form, else that is recognised."""
     rows = _ROWS_OF_DATA.fullmatch(value)
     if rows is not None:
         value = rows[1]

@@ -81,7 +81,7 @@ def table() -> tuple[Rule, ...]:
 
 
 class BadRowError(ValueError):
-    """A row of the table that says something impossible."""
+    """A row of the table that is malformed or contradicts itself."""
 
 
 def read_table(text: str) -> tuple[Rule, ...]:

@@ -38,7 +38,11 @@ def _range(head: str, low: str, high: str, unit: str = "", width: int = 0) -> Co
 
 def _text(head: str, key: str, width: int = 0) -> Column[Row]:
     """Return a column of texts, with `-` where a row has none."""
-    return Column(head, lambda row: "-" if row.get(key) is None else str(row[key]), width)
+
+    def show_text(row: Row) -> str:
+        return "-" if row.get(key) is None else str(row[key])
+
+    return Column(head, show_text, width)
 
 
 def _shape(run: Row) -> str:

@@ -156,7 +156,7 @@ def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
 
 
 def _needs_network(error: Exception) -> bool:
-    """Whether an error of loading a task says that a server can't be reached."""
+    """Whether an error of loading a task means that a server can't be reached."""
     chain = [error, error.__cause__, error.__context__]
     names = " ".join(type(item).__name__ for item in chain if item is not None)
     is_known = any(known in names for known in _NETWORK_ERRORS)

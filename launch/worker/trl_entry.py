@@ -24,6 +24,7 @@ from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .trl_options import TRL, VerifierOption
+from .trl_rewards import Scorer
 from .trl_trainer import EntryError, entry_class
 
 # {script whose flags are taken: (name of its dataclass, name of its trainer)}
@@ -190,11 +191,11 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
     return arguments
 
 
-def _create_scorer(job: EntryJob, train: Any, tokenizer: Any) -> trl_rlvr.Scorer:
+def _create_scorer(job: EntryJob, train: Any, tokenizer: Any) -> Scorer:
     """Create the scorer of RLVR. Raises VerifierError if a prompt is too long for the window."""
     option = decode(VerifierOption, job.options["verifier"])
     prompt_lengths(train["prompt"], tokenizer, option.window, job.args.max_completion_length)
-    return trl_rlvr.Scorer(option, train, job.events)
+    return Scorer(option, train, job.events)
 
 
 def _answering_class(entry: Any, every: int, job: EntryJob, rows: Any, tokenizer: Any) -> Any:
@@ -282,7 +283,7 @@ def is_adapter(folder: str) -> bool:
 
 
 def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: Any) -> Any:
-    """Load the adapter in the folder `model` on its base, to go on with its training."""
+    """Load the adapter in the folder `model` on its base, to continue its training."""
     from peft import PeftConfig, PeftModel
     from trl.trainer.utils import create_model_from_path
 

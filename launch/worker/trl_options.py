@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
             "sets the template of this file, for a trainer without a flag for it"
         ),
         "continue_adapter": EntryOption(
-            "goes on with the adapter that the model's folder holds, on its base; "
+            "continues to train the adapter that the model's folder holds, on its base; "
             "DPO's reference is a frozen copy of it",
             takes_value=False,
         ),

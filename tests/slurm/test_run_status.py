@@ -507,7 +507,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     assert logs(["waits", "--follow"]) == 0
     assert (
         capfd.readouterr().out
-        == "no module named launch\nsft/waits has not started: job 12 is gone\n"
+        == "no module named launch\nsft/waits has not started: job 12 no longer exists\n"
     )
     assert logs(["waits", "--job"]) == 0
     assert capfd.readouterr().out == "no module named launch\n"

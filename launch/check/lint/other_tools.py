@@ -28,7 +28,7 @@ def find_other_tool(
         if tool is None:
             return None
         message = f"this is a file of {tool}, which launch translates"
-        cure = Fix.of("{0} says what it is here", f"$ launch lint {shlex.quote(str(path))}")
+        cure = Fix.of("{0} shows what it becomes here", f"$ launch lint {shlex.quote(str(path))}")
         if explicit:
             cure = _plan(path) or cure
         return warning("other_tool", message, document.line, cure=cure), tool == TRL

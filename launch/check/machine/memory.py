@@ -9,16 +9,14 @@ from launch.config.schema import Device, Family, Mode
 from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
-from launch.planning.estimate.forecast import (
-    MemoryFit,
+from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory
+from launch.planning.estimate.model_state import bytes_per_parameter
+from launch.planning.estimate.out_of_memory import advise_without_remedy
+from launch.planning.estimate.planned_setting import (
     UnknownMemoryError,
-    describe,
-    forecast_memory,
     has_reference,
     planned_optimizer,
 )
-from launch.planning.estimate.memory import bytes_per_parameter
-from launch.planning.estimate.out_of_memory import advise_without_remedy
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned

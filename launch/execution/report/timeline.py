@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.execution.display import PHASE_NAMES
+from launch.execution.display_text import PHASE_NAMES
 from launch.execution.record.phases import Phase
 from launch.table import format_duration
 

@@ -41,8 +41,8 @@ from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpo
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
 from launch.planning.build import plan_line
-from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.estimate.out_of_memory import RunSettings
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan
 from launch.planning.read_files import CHANGED, LoadedFiles, describe

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.schema import Device, Kind, Mode
+from launch.planning.batch_split import Batch, divisors
 from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
 from launch.planning.estimate.optimizers import ADAMW, ADAMW_8BIT
 from launch.planning.estimate.setting import MemorySetting, longest_micro_batch
 from launch.planning.lengths import Lengths, load_lengths
-from launch.planning.parallel import Batch, divisors
 from launch.planning.plan import Plan
 from launch.worker.finding import Fix
 

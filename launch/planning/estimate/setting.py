@@ -52,7 +52,7 @@ class Generation:
     rows: int
     prompt: int  # tokens of the longest prompt
     response: int  # maximum number of tokens
-    card_gib: float | None = None  # the card's memory with continuous batching; None: without
+    card_gib: float | None = None  # the GPU's memory with continuous batching; None: without
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class MemorySetting:
     evaluation_factor: float = 0.0
     adapter: AdapterSetting | None = None  # None: all weights are trained
     generation: Generation | None = None  # only RLVR generates
-    vllm_gib: float = 0.0  # the card's memory that vLLM holds beside the training
+    vllm_gib: float = 0.0  # the GPU's memory that vLLM holds beside the training
     expandable_segments: bool = False  # torch's allocator has expandable segments
     compiled: bool = False  # torch.compile compiles the model, as for OLMo-core's trainers
     # The ranks that share weights and optimizer, if further ranks hold copies of them; None: all.
@@ -117,8 +117,8 @@ class MemorySetting:
         """Whether attention gets a mask of row x row.
 
         SDPA does for rows with padding, and for a packed row of several documents (transformers
-        masking_utils.py:293-301, :873-881). With a key-value cache the documents are not told
-        apart, and upstream's DPO passes no use_cache=False (dpo_utils.py:863): its packed rows get
+        masking_utils.py:293-301, :873-881). With a key-value cache the documents are not
+        separated, and upstream's DPO passes no use_cache=False (dpo_utils.py:863): its packed rows get
         no mask. Flash attention never gets one.
         """
         if self.attention == Attention.flash:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from launch.config.origins import Origins
 from launch.config.schema import RootConfig, TrainerConfig
 from launch.planning.adapter import Adapter
+from launch.planning.batch_split import Batch
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, values_of
 from launch.planning.inputs import Inputs
 from launch.planning.lora import Lora
 from launch.planning.machine import Machine
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.rules.code import CodeRule, summary_of
 from launch.upstream.trl_templates import TemplateFinder
 from launch.worker.finding import Finding

@@ -108,7 +108,7 @@ def check_flags_together(case: FlagsCase) -> list[Finding]:
 
 
 def find_warnings(plan: Plan) -> list[Finding]:
-    """Return what is worth a look in a finished plan."""
+    """Return the warnings about a finished plan."""
     return _find(PLAN_RULES, plan, plan.config.allow)
 
 

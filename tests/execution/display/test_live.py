@@ -11,7 +11,8 @@ import re
 
 import pytest
 
-from launch.execution.display import LiveDisplay, PlainDisplay, display_for, sparkline
+from launch.execution.display import LiveDisplay, PlainDisplay, display_for
+from launch.execution.display_text import sparkline
 from launch.execution.record.events import Event
 from launch.terminal import strip_escapes
 from tests.execution.display.test_progress import Clock

@@ -3,7 +3,8 @@ from __future__ import annotations
 import io
 import os
 
-from launch.execution.display import Pace, PlainDisplay
+from launch.execution.display import PlainDisplay
+from launch.execution.display_text import Pace
 from launch.execution.record.events import Event
 
 

@@ -19,7 +19,8 @@ import pytest
 
 from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
-from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
+from launch.execution.supervise.stop_signals import hold_signals
+from launch.execution.supervise.supervisor import Execution, supervise
 from tests.execution.supervise.fake import CONNECT, Finished, run, script
 from tests.execution.supervise.test_teardown import ELASTIC
 

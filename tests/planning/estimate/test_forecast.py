@@ -15,14 +15,13 @@ from launch.planning.estimate.cards import CardMemory, describe_unknown_card
 from launch.planning.estimate.forecast import (
     MemoryFit,
     MemoryForecast,
-    UnknownMemoryError,
     classify_fit,
     describe,
     forecast_memory,
-    planned_setting,
 )
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.out_of_memory import find_remedy
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.setting import Attention, longest_micro_batch
 from launch.planning.lengths import Histogram, Lengths
