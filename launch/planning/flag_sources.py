@@ -79,8 +79,8 @@ def build_flags(
     for name, value in ray_flags(config, parallel.width).items():
         flags[name] = Flag(value, BY_LAUNCH)
 
-    facts = PlanFacts(config, plain, origins, parallel, flags)
-    refused = () if "refused_flag" in config.allow else flags_with_rule(facts, "refused_flag")
+    settings = PlanFacts(config, plain, origins, parallel)
+    refused = () if "refused_flag" in config.allow else flags_with_rule(settings, "refused_flag")
     user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags, refused)
     flags |= user_flags
     if preset is not None and "config_name" not in flags:
@@ -88,6 +88,7 @@ def build_flags(
     problems += user_problems
     if "add_bos" not in flags and needed_begin_token(trainer, flags):
         flags["add_bos"] = Flag(True, BY_LAUNCH)
+    facts = replace(settings, flags=flags)  # with the user's flags, and all others
     found = find_by_rules(facts, with_flags=True)
     problems += [finding for finding in found if finding.stops]
     judged = flags_with_rule(facts, "out_of_range")
