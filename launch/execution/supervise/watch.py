@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.check.machine.disk import nearest_existing, written_bytes
+from launch.check.machine.disk import checkpoint_interval, nearest_existing, written_bytes
 from launch.config.guards import GuardsConfig
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Kind
@@ -338,7 +338,7 @@ def build_watch_config(plan: Plan) -> WatchConfig:
         allow=tuple(plan.config.allow),
         guard_context=GuardContext(
             ranks=tuple(range(plan.batch.width)),
-            checkpoint_every=recipe.checkpoint_steps,
+            checkpoint_every=checkpoint_interval(plan),
             total_steps=recipe.max_steps,
             losses=earlier_losses(plan.folder),
             resumed_step=resumed_step(plan.folder),

@@ -320,7 +320,7 @@ def test_events_have_the_number_of_their_attempt_whatever_the_clock_shows(tmp_pa
     for number, clock in ((1, 4000.0), (2, 400.0)):
         assert begin_attempt(tmp_path, None, ()) == number
         observer = Observer([0], folder, _Facts())
-        for what in ("dtype", "clip"):
+        for what in ("dtype", "grad_clip"):
             observer.event(Event("evidence", clock, 0, {"what": what, "value": f"{number}"}, 7))
         observer.close()
     for number in (1, 2):
