@@ -60,6 +60,7 @@ LISTED = [
     for setting in line.split(" | ")
 ]
 WIDTHS = ("device=cpu", "gpus=8")
+OLMO_CORE = ("trainer=olmo_core_finetune", "model=olmo2_1b")
 
 
 def outcome_of(line: CommandLine) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
@@ -161,7 +162,7 @@ def test_where_no_way_works_the_override_is_removed() -> None:
     ("argv", "id", "cure"),
     [
         # without the override the stage's value is refused, as olmo_core_finetune always packs
-        (("trainer=olmo_core_finetune", "recipe.packing=bins"), "bins_change_the_batch", None),
+        ((*OLMO_CORE, "recipe.packing=bins"), "bins_change_the_batch", None),
         (
             ("trainer=trl_sft", "recipe.packing=bins"),
             "bins_change_the_batch",
@@ -191,7 +192,7 @@ def test_an_override_is_removed_if_the_stage_plans_without_it(
     override: str, cure: str | None
 ) -> None:
     key = override.partition("=")[0]
-    line = plan_line("stage=sft", "trainer=olmo_core_finetune", "gpus=8", "recipe.packing=bins")
+    line = plan_line("stage=sft", "gpus=8", *OLMO_CORE, "recipe.packing=bins")
     line = apply_way(Way((override,)), line)
     advice = Finding.error("x", "m", f"override {key}", Fix.of("set {0}", "gpus=banana"))
     [checked] = check_cures(line, [advice])

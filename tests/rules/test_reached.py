@@ -14,23 +14,45 @@ import pytest
 from launch.errors import UserError
 from launch.rules.facts import Place
 from launch.rules.table import Rule, table
-from launch.upstream.trainers import OPEN_INSTRUCT, TRL, trainer_files
+from launch.upstream.trainers import (
+    OLMO_CORE_DPO,
+    OLMO_CORE_SFT,
+    OPEN_INSTRUCT,
+    TRL,
+    trainer_files,
+)
 from launch.worker.finding import Finding
 from tests.conftest import planned
 
 STAGES = {"sft": "sft", "dpo": "dpo", "rm": "rm", "rlvr": "rlvr"}
 FAMILIES = {"open_instruct": tuple(OPEN_INSTRUCT), "trl": tuple(TRL)}
+MEANS = "recipe.loss_averaging=micro_batch_means"
 NF4 = "recipe.lora.rank=8 recipe.lora.quantize=nf4"
 LIGER_LOSS = "flags.liger_kernel_config={fused_linear_cross_entropy:true} recipe.liger=true"
 
 # A row (its id, and its number among the rows of the id), trainers, and the line that gets it
 # printed.
 LINES: list[tuple[str, int, str, str]] = [
-    ("liger_needs_gpu", 1, "finetune dpo_tune_cache trl_sft trl_dpo", "device=cpu recipe.liger=true"),
-    ("flash_needs_gpu", 1, "dpo_tune_cache trl_sft trl_dpo trl_grpo", "device=cpu recipe.attention=flash_2"),
+    (
+        "liger_needs_gpu",
+        1,
+        "finetune dpo_tune_cache trl_sft trl_dpo",
+        "device=cpu recipe.liger=true",
+    ),
+    (
+        "flash_needs_gpu",
+        1,
+        "dpo_tune_cache trl_sft trl_dpo trl_grpo",
+        "device=cpu recipe.attention=flash_2",
+    ),
     ("epochs_in_schedule", 1, "reward_modeling", "recipe.epochs=2"),
     ("missing_rlvr_key", 1, "trl_grpo", "recipe.prompts_per_step=null recipe.global_batch_size=8"),
-    ("missing_rlvr_key", 2, "trl_grpo", "recipe.samples_per_prompt=null recipe.global_batch_size=8"),
+    (
+        "missing_rlvr_key",
+        2,
+        "trl_grpo",
+        "recipe.samples_per_prompt=null recipe.global_batch_size=8",
+    ),
     ("missing_rlvr_key", 3, "trl_grpo", "recipe.response_length=null"),
     ("missing_rlvr_key", 4, "trl_grpo", "recipe.verifier=null"),
     ("tracking_unsupported", 1, "trl_sft", "tracking=wandb ~trainer.tracking.wandb"),
@@ -46,38 +68,118 @@ LINES: list[tuple[str, int, str, str]] = [
     ("quantized_parallel", 1, "finetune dpo_tune_cache", f"device=cpu {NF4}"),
     ("quantized_parallel", 2, "finetune dpo_tune_cache", f"parallel=zero2 {NF4}"),
     ("quantized_parallel", 3, "trl_sft trl_dpo trl_grpo", f"parallel=zero3 {NF4}"),
-    ("lora_checkpointing", 1, "dpo_tune_cache", "recipe.lora.rank=8 recipe.gradient_checkpointing=true"),
-    ("balanced_sequence_parallel", 1, "finetune dpo_tune_cache", "recipe.balanced=true flags.sequence_parallel_size=2"),
-    ("balanced_sequence_parallel", 2, "finetune", "recipe.loss_averaging=tokens flags.sequence_parallel_size=2"),
-    ("weighted_auxiliary_loss", 1, "finetune", "recipe.loss_averaging=tokens flags.load_balancing_loss=true"),
+    (
+        "lora_checkpointing",
+        1,
+        "dpo_tune_cache",
+        "recipe.lora.rank=8 recipe.gradient_checkpointing=true",
+    ),
+    (
+        "balanced_sequence_parallel",
+        1,
+        "finetune dpo_tune_cache",
+        "recipe.balanced=true flags.sequence_parallel_size=2",
+    ),
+    (
+        "balanced_sequence_parallel",
+        2,
+        "finetune",
+        "recipe.loss_averaging=tokens flags.sequence_parallel_size=2",
+    ),
+    (
+        "weighted_auxiliary_loss",
+        1,
+        "finetune",
+        "recipe.loss_averaging=tokens flags.load_balancing_loss=true",
+    ),
     ("packing_needs_flash", 1, "olmo_core_finetune", "recipe.packing=bins recipe.attention=sdpa"),
     ("packing_needs_flash", 2, "dpo", "recipe.packing=bins recipe.attention=sdpa"),
-    ("packing_needs_concatenation", 1, "dpo", "recipe.packing=bins flags.concatenated_forward=false"),
-    ("checkpointing_needs_compile", 1, "dpo olmo_core_finetune", "recipe.packing=bins recipe.gradient_checkpointing=true flags.compile_model=false"),
-    ("context_parallel_rows", 1, "olmo_core_finetune", "recipe.packing=bins flags.cp_degree=2 recipe.per_device_batch_size=2"),
-    ("ulysses_rope_scaling", 1, "olmo_core_finetune", "recipe.packing=bins flags.cp_strategy=ulysses flags.cp_degree=2 flags.rope_scaling_factor=8.0"),
-    ("budget_at_long_rows", 1, "olmo_core_finetune", "recipe.packing=bins recipe.max_seq_length=32768 recipe.gradient_checkpointing=true"),
+    (
+        "packing_needs_concatenation",
+        1,
+        "dpo",
+        "recipe.packing=bins flags.concatenated_forward=false",
+    ),
+    (
+        "checkpointing_needs_compile",
+        1,
+        "dpo olmo_core_finetune",
+        "recipe.packing=bins recipe.gradient_checkpointing=true flags.compile_model=false",
+    ),
+    (
+        "context_parallel_rows",
+        1,
+        "olmo_core_finetune",
+        "recipe.packing=bins flags.cp_degree=2 recipe.per_device_batch_size=2",
+    ),
+    (
+        "ulysses_rope_scaling",
+        1,
+        "olmo_core_finetune",
+        "recipe.packing=bins flags.cp_strategy=ulysses flags.cp_degree=2 flags.rope_scaling_factor=8.0",
+    ),
+    (
+        "budget_at_long_rows",
+        1,
+        "olmo_core_finetune",
+        "model=olmo3_7b recipe.packing=bins recipe.max_seq_length=32768 recipe.gradient_checkpointing=true",
+    ),
     ("vllm_correction", 1, "trl_grpo", "recipe.generation=vllm_colocate flags.top_p=0.9"),
     ("vllm_correction", 2, "trl_grpo", "recipe.generation=vllm_colocate flags.top_k=5"),
     ("vllm_correction", 3, "trl_grpo", "recipe.generation=vllm_colocate flags.min_p=0.1"),
     ("liger_dpo_loss", 1, "trl_dpo", LIGER_LOSS),
     ("liger_dpo_loss", 2, "trl_dpo", f"{LIGER_LOSS} flags.precompute_ref_log_probs=true"),
     ("high_learning_rate", 1, "finetune dpo reward_modeling trl_sft", "recipe.learning_rate=0.5"),
-    ("refused_value", 1, "finetune", "flags.sequence_parallel_size=2"),
-    ("flag_over_recipe", 1, "trl_sft trl_dpo", "recipe.checkpoint_steps=5 flags.save_only_model=true"),
-    ("flag_over_recipe", 2, "trl_sft trl_dpo", "recipe.checkpoint_steps=5 flags.ignore_data_skip=true"),
+    ("refused_value", 1, "finetune", f"{MEANS} flags.sequence_parallel_size=2"),
+    (
+        "flag_over_recipe",
+        1,
+        "trl_sft trl_dpo",
+        "recipe.checkpoint_steps=5 flags.save_only_model=true",
+    ),
+    (
+        "flag_over_recipe",
+        2,
+        "trl_sft trl_dpo",
+        "recipe.checkpoint_steps=5 flags.ignore_data_skip=true",
+    ),
     ("flag_over_recipe", 3, "trl_sft trl_dpo", "data.validation=0.1 flags.eval_strategy=no"),
     ("flag_over_recipe", 4, "trl_sft trl_dpo", "hub.push=me/model flags.push_to_hub=false"),
-    ("flag_over_recipe", 5, "trl_sft", "recipe.loss_averaging=tokens flags.average_tokens_across_devices=false"),
+    (
+        "flag_over_recipe",
+        5,
+        "trl_sft",
+        "recipe.loss_averaging=tokens flags.average_tokens_across_devices=false",
+    ),
     ("flag_over_recipe", 6, "trl_sft", "data.train_on=last flags.assistant_only_loss=false"),
     ("flag_over_recipe", 7, "trl_sft", "data.format=text flags.assistant_only_loss=true"),
-    ("flag_over_recipe", 8, "finetune", "data.train_on=last flags.dataset_transform_fn=[sft_tulu_tokenize_and_truncate_v1]"),
-    ("flag_over_recipe", 9, "olmo_core_finetune", "recipe.packing=bins data.train_on=last flags.transform_fn=[sft_tulu_tokenize_and_truncate_v1]"),
-    ("liger_ignored", 1, "finetune dpo_tune_cache", "flags.use_liger_kernel=true flags.use_qlora=true flags.use_lora=true"),
+    (
+        "flag_over_recipe",
+        8,
+        "finetune",
+        "data.train_on=last flags.dataset_transform_fn=[sft_tulu_tokenize_and_truncate_v1]",
+    ),
+    (
+        "flag_over_recipe",
+        9,
+        "olmo_core_finetune",
+        "recipe.packing=bins data.train_on=last flags.transform_fn=[sft_tulu_tokenize_and_truncate_v1]",
+    ),
+    (
+        "liger_ignored",
+        1,
+        "finetune dpo_tune_cache",
+        "flags.use_liger_kernel=true flags.use_qlora=true flags.use_lora=true",
+    ),
     ("qlora_without_lora", 1, "finetune dpo_tune_cache", "flags.use_qlora=true"),
     ("optimizer_ignored", 1, "finetune dpo_tune_cache", "flags.use_8bit_optimizer=true"),
-    ("packing_with_sequence_parallel", 1, "finetune", "allow=[refused_value] recipe.packing=flatten flags.sequence_parallel_size=2"),
-]  # fmt: skip
+    (
+        "packing_with_sequence_parallel",
+        1,
+        "finetune",
+        f"allow=[refused_value] {MEANS} recipe.packing=flatten flags.sequence_parallel_size=2",
+    ),
+]
 
 
 def rows() -> dict[tuple[str, int], list[Rule]]:
@@ -99,9 +201,12 @@ def findings_of(trainer: str, line: str) -> tuple[Finding, ...]:
     """Return the problems of a line, or the warnings of its plan."""
     stage = STAGES[str(trainer_files()[trainer]["kind"])]
     words = line.split()
-    width = [] if "device=cpu" in words else ["gpus=8"]
+    if "device=cpu" not in words:
+        words.append("gpus=8")
+    if trainer in (OLMO_CORE_SFT, OLMO_CORE_DPO) and "model=olmo3_7b" not in words:
+        words.append("model=olmo2_1b")
     try:
-        return planned(f"stage={stage}", f"trainer={trainer}", *width, *words).warnings
+        return planned(f"stage={stage}", f"trainer={trainer}", *words).warnings
     except UserError as error:
         return error.problems
 
