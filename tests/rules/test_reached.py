@@ -26,6 +26,7 @@ from tests.conftest import planned
 
 STAGES = {"sft": "sft", "dpo": "dpo", "rm": "rm", "rlvr": "rlvr"}
 FAMILIES = {"open_instruct": tuple(OPEN_INSTRUCT), "trl": tuple(TRL)}
+DEMO = "stage=demo device=cpu data.build=null data.mix=[{name:a/b}]"
 MEANS = "recipe.loss_averaging=micro_batch_means"
 NF4 = "recipe.lora.rank=8 recipe.lora.quantize=nf4"
 LIGER_LOSS = "flags.liger_kernel_config={fused_linear_cross_entropy:true} recipe.liger=true"
@@ -151,8 +152,8 @@ LINES: list[tuple[str, int, str, str]] = [
         "trl_sft",
         "recipe.loss_averaging=tokens flags.average_tokens_across_devices=false",
     ),
-    ("flag_over_recipe", 6, "trl_sft", "data.train_on=last flags.assistant_only_loss=false"),
-    ("flag_over_recipe", 7, "trl_sft", "data.format=text flags.assistant_only_loss=true"),
+    ("flag_over_recipe", 6, "trl_sft", f"{DEMO} data.train_on=last flags.assistant_only_loss=false"),
+    ("flag_over_recipe", 7, "trl_sft", f"{DEMO} data.format=text recipe.packing=bins flags.assistant_only_loss=true"),
     (
         "flag_over_recipe",
         8,
@@ -201,12 +202,14 @@ def findings_of(trainer: str, line: str) -> tuple[Finding, ...]:
     """Return the problems of a line, or the warnings of its plan."""
     stage = STAGES[str(trainer_files()[trainer]["kind"])]
     words = line.split()
+    if not any(word.startswith("stage=") for word in words):
+        words.insert(0, f"stage={stage}")
     if "device=cpu" not in words:
         words.append("gpus=8")
     if trainer in (OLMO_CORE_SFT, OLMO_CORE_DPO) and "model=olmo3_7b" not in words:
         words.append("model=olmo2_1b")
     try:
-        return planned(f"stage={stage}", f"trainer={trainer}", *words).warnings
+        return planned(f"trainer={trainer}", *words).warnings
     except UserError as error:
         return error.problems
 
