@@ -79,7 +79,8 @@ def most_likely(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, flo
 
 def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
     """Write the tasks of the rows that fit into `context` tokens; return how many are dropped, as
-    they are too long."""
+    they are too long.
+    """
     docs = []
     dropped = 0
     for line in rows.read_text(encoding="utf-8").splitlines():

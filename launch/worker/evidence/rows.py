@@ -14,7 +14,7 @@ from ..wording import count_of
 from . import Evidence, tokenised
 from .dealt import EpochCounts
 from .trainer_objects import TrainerObjects, class_name
-from .truncated import count_truncated
+from .truncated import count_truncated_suspects
 
 MIXTURE = "mixture"
 LIMIT = "max_seq_length"
@@ -345,7 +345,8 @@ def _count_truncated(
     plain = dataset.with_format(None)
     rows = [plain[number][column] for number in suspects[:_SUSPECTS]]
     # A character of several tokens may be truncated too, and then decodes to U+FFFD.
-    return count_truncated([tokenizer.decode(row).rstrip("\ufffd") for row in rows], names)
+    texts = [tokenizer.decode(row).rstrip("\ufffd") for row in rows]
+    return count_truncated_suspects(texts, names)
 
 
 def _find_suspects(lengths: Sequence[int], last_tokens: Sequence[int], limit: int) -> list[int]:

@@ -14,7 +14,7 @@ _MAX_ROWS = 200_000  # staged rows that are searched, over all data sets
 _PREFIX = 8  # characters of a turn by which its beginning is found
 
 
-def count_truncated(suspects: Sequence[str], names: Sequence[str]) -> int | None:
+def count_truncated_suspects(suspects: Sequence[str], names: Sequence[str]) -> int | None:
     """Return how many of the `suspects` were truncated: they end within a turn of a staged row.
 
     `suspects`: the texts of tokenised rows that all have one length and end unlike the others.
