@@ -296,7 +296,7 @@ def _lora_dropout(config: RootConfig, _: Parallel) -> str:
 
 
 def _lora_start(config: RootConfig, _: Parallel) -> str:
-    return config.recipe.lora.start.value
+    return str(config.recipe.lora.start.value)
 
 
 def _lora_alpha(config: RootConfig, _: Parallel) -> str | None:
