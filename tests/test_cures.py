@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from launch.api.cures import (
+    _is_dead_end,
     apply_way,
     changed_keys,
     check_advice,
@@ -199,11 +200,20 @@ def test_an_override_is_removed_if_the_stage_plans_without_it(
     assert (str(checked.cure).partition(":")[0] if checked.cure else None) == cure
 
 
-def test_a_problem_of_a_longer_name_is_not_about_the_key() -> None:
-    line = plan_line("stage=sft", "gpus=8", "lr=1e-5", "lr_nosuch_word=1")
-    [found] = [finding for finding in problems_of(line) if finding.where == "override lr"]
-    [checked] = check_cures(line, [found])
-    assert exact_ways(checked.cure) == exact_ways(found.cure) != []
+@pytest.mark.parametrize(
+    ("message", "is_dead_end"),
+    [
+        ("recipe.loss=x is refused", True),
+        ("recipe.loss: it is refused", True),
+        ("recipe.loss_averaging=x is refused", False),
+        ("flags.recipe.loss is refused", False),
+    ],
+)
+def test_a_problem_of_a_longer_name_is_not_about_the_key(message: str, is_dead_end: bool) -> None:
+    before = Finding.error("x", "m", "override recipe.loss")
+    after = Finding.error("y", message)
+    for way in (Way(removes="recipe.loss"), Way(("recipe.loss=dpo",))):
+        assert _is_dead_end(after, before, way) is is_dead_end
 
 
 def test_other_verbs_and_cures_in_words_stay() -> None:
