@@ -152,8 +152,18 @@ LINES: list[tuple[str, int, str, str]] = [
         "trl_sft",
         "recipe.loss_averaging=tokens flags.average_tokens_across_devices=false",
     ),
-    ("flag_over_recipe", 6, "trl_sft", f"{DEMO} data.train_on=last flags.assistant_only_loss=false"),
-    ("flag_over_recipe", 7, "trl_sft", f"{DEMO} data.format=text recipe.packing=bins flags.assistant_only_loss=true"),
+    (
+        "flag_over_recipe",
+        6,
+        "trl_sft",
+        f"{DEMO} data.train_on=last flags.assistant_only_loss=false",
+    ),
+    (
+        "flag_over_recipe",
+        7,
+        "trl_sft",
+        f"{DEMO} data.format=text recipe.packing=bins flags.assistant_only_loss=true",
+    ),
     (
         "flag_over_recipe",
         8,
