@@ -277,7 +277,7 @@ class Watch:
             local = self._dump_local_stacks()
             others = self._peers.collect_stacks()
         except Exception as error:  # of the disk, of psutil, or a fault of the dump itself
-            return Stacks((), (f"no stacks: {error or type(error).__name__}",))
+            return Stacks((), (f"no stacks: {str(error) or type(error).__name__}",))
         return Stacks((*local.files, *others.files), (*local.summary, *others.summary))
 
     def _dump_local_stacks(self) -> Stacks:

@@ -212,6 +212,9 @@ def test_a_node_that_cannot_dump_its_stacks_is_still_watched(
     class StalledJob:
         progress = "stalled"
 
+        def publish_stacks(self, _: Stacks) -> None:
+            raise AssertionError("there are none")
+
     monkeypatch.setattr("launch.execution.supervise.watch.dump_stacks", fail)
     ended = threading.Event()
     watching = Watch(
