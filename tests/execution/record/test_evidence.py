@@ -135,7 +135,7 @@ def test_the_table_begins_with_what_is_not_proven() -> None:
     assert evidence_table(merge_events(events, {"grad_clip": "1.0"})) == [
         "evidence: 1 of 3 requested settings are proven",
         "  refuted   packing    none, requested flatten  4 rows of 30 tokens",
-        "  unproven  clip       ?, requested 1.0         the run ended before it was checked",
+        "  unproven  grad_clip  ?, requested 1.0         the run ended before it was checked",
         "  proven    dtype      bf16",
         "  -         attention  sdpa",
     ]
