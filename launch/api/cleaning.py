@@ -168,6 +168,21 @@ class _Names:
                 return f"the run {run_name(run)}"
         return None
 
+    def find_keeper(self, path: Path) -> str | None:
+        """Return why a folder of a shared cache is kept; None if nothing needs it.
+
+        The folder of a base, which `eval` and a merge load, is kept for what names it, and any
+        other one for a run that is not finished.
+        """
+        name = f"{path.parent.name}/{path.name}"
+        if path.name.startswith("model-"):
+            named_by = self.find(name)
+            return None if named_by is None else f"{named_by} names it"
+        for run, text in self.by_run.items():
+            if name in text and folder_status(run) != "done":
+                return f"the run {run_name(run)} is not finished and needs it"
+        return None
+
 
 @dataclass
 class _Finder:
@@ -218,22 +233,11 @@ class _Finder:
             for path in sorted((self.runs / ".cache" / kind).glob("[!.]*")):
                 if path.is_symlink() or not path.is_dir():
                     continue
-                keeper = obstacle or self._find_keeper(path, kind)
+                keeper = obstacle or self.names.find_keeper(path)
                 if keeper is None:
                     self.removable.append(Removable(path, _size(path), reason))
                 else:
                     self.kept.append((path, keeper))
-
-    def _find_keeper(self, path: Path, kind: str) -> str | None:
-        """Return why a folder of a cache is kept; None if it can be removed."""
-        name = f"{kind}/{path.name}"
-        if path.name.startswith("model-"):  # a run's base, which `eval` and a merge load
-            named_by = self.names.find(name)
-            return None if named_by is None else f"{named_by} names it"
-        for run, text in self.names.by_run.items():
-            if name in text and folder_status(run) != "done":
-                return f"the run {run_name(run)} is not finished and needs it"
-        return None
 
 
 def find_use(runs: Path) -> str | None:
@@ -319,15 +323,15 @@ def _remove_of_run(
 def _remove_cache(path: Path, runs: Path) -> str | None:
     """Remove a folder of a shared cache; return the reason if it is kept.
 
-    The folder is renamed first. A run that found it before the rename holds its lock by now, and then
-    the folder gets its name back.
+    The folder is renamed first. A run that found it before the rename holds its lock by now, and a
+    stage or a plan that was written meanwhile names it: then the folder gets its name back.
     """
     trash = path.with_name(f"{_TRASH}{path.name}")
     try:
         path.rename(trash)
     except OSError as error:
         return f"it can't be removed: {error.strerror}"
-    obstacle = find_use(runs)
+    obstacle = find_use(runs) or _Names.read(runs).find_keeper(path)
     if obstacle is not None:
         with contextlib.suppress(OSError):  # the run may have made it again meanwhile
             trash.rename(path)

@@ -7,6 +7,12 @@ default. `fallback` replaces a value of a shipped stage that a trainer lacks. `p
 that shows the value in the running trainer, with what it is compared with (`Requested`), and
 `unproven_because` the reason where none does.
 launch/config/recipe_key.py says which trainers a selector names.
+
+The way of a proof is found by the name of its evidence (`grep -rn grad_clip launch`): its row here,
+what computes the requested value (launch/planning/expectations.py), the list of all evidence
+(launch/worker/expectations.py), the function in the trainer's process that reads it
+(launch/worker/evidence/), and the sentences of a run that is stopped
+(launch/worker/evidence/sentences.py).
 """
 
 # without `from __future__ import annotations`, as schema.py is
@@ -437,7 +443,7 @@ class RecipeConfig:
         MISSING,
         LENGTH,
         help="tokens of the longest sample (RLVR: prompt plus response), such as 4096; a "
-        "longer one is cut or left out",
+        "longer one is truncated or dropped",
         flags={
             # GRPOConfig has no limit on prompts: the reward proof checks every row against it
             "trl_grpo": {"*": {}},
@@ -450,7 +456,7 @@ class RecipeConfig:
         },
         proof=Proof(
             "max_seq_length",
-            "the longest row that is dealt, and those that are cut",
+            "the longest row that is dealt, and those that are truncated",
             Requested.always,
         ),
         unproven_because={
@@ -476,7 +482,7 @@ class RecipeConfig:
             "*": "max_grad_norm",
         },
         unsupported_because={"reward_modeling": "it does not clip without DeepSpeed"},
-        proof=Proof("clip", "the norm that the first step is clipped at", Requested.computed),
+        proof=Proof("grad_clip", "the norm that the first step is clipped at", Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_grad_norm",
             "others": "gradient_clipping clip_grad_norm grad_clip gradient_clip_val",
@@ -661,7 +667,7 @@ class RecipeConfig:
         None,
         COUNT,
         help="optimizer steps between checkpoints, which a stopped run resumes from; null: "
-        "none before the end",
+        "none before the end, but every 500 steps of dpo, dpo_tune_cache and olmo_core_finetune",
         flags={
             # the last three are kept, as in open-instruct; `flags.save_total_limit=` overrides
             "trl": {
@@ -689,6 +695,8 @@ class RecipeConfig:
         unsupported_because={
             "trl_grpo": "a GRPO loss on held-out rows says nothing; `launch eval` scores the model",
             "ray": "flags.local_eval_every samples an evaluation of its own",
+            "reward_modeling": "flags.num_evals sets how often it evaluates its own "
+            "flags.dataset_mixer_eval_list",
             "open_instruct": _NO_EVALUATION,
         },
         unproven_because=_ONLY_IN_RUN_FOLDER,
@@ -705,7 +713,7 @@ class RecipeConfig:
         },
         unsupported_because={
             "trl_grpo": "a GRPO loss is 0 by construction, so it has no best step",
-            "ray": "it never stops early",
+            "ray reward_modeling": "it never stops early",
             "open_instruct": _NO_EVALUATION,
         },
         unproven_because=_ONLY_IN_RUN_FOLDER,

@@ -96,7 +96,7 @@ class LengthsBySide:
     duplicates: tuple[str, ...] = ()  # places of rows that are equal to an earlier one
 
     def truncated(self) -> list[int]:
-        """Return the numbers of the samples that are cut off."""
+        """Return the numbers of the samples that are truncated."""
         numbers: set[int] = set()
         for side, kept_tokens in self.tokens.items():
             pairs = zip(kept_tokens, self.untruncated[side], strict=True)
@@ -113,7 +113,7 @@ class LengthsBySide:
     def describe(self) -> str:
         """Describe the samples in a line.
 
-        The line has their lengths, and how many are cut off, carry no loss or are duplicates.
+        The line has their lengths, and how many are truncated, carry no loss or are duplicates.
         """
         rows = len(self.kept)
         # the length of a pair is that of its longer side
@@ -122,8 +122,8 @@ class LengthsBySide:
         median = lengths[rows // 2]
         of_lengths = f"{lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"
         facts = [f"1 row of {median:,} tokens" if rows == 1 else f"{rows:,} rows of {of_lengths}"]
-        cut_off = len(self.truncated()) / rows
-        facts.append(f"{cut_off:.1%} cut off")
+        truncated = len(self.truncated()) / rows
+        facts.append(f"{truncated:.1%} truncated")
         # a reward model has no loss on tokens
         has_token_loss = any(set(counts) != {None} for counts in self.loss.values() if counts)
         if has_token_loss:

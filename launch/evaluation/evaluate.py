@@ -284,9 +284,9 @@ def _run_jobs(
             report = json.loads(line)
             if "refused" in report:
                 raise UserError(_explain_refusal(report))
-            if "left_out" in report:
+            if "dropped" in report:
                 limit_text = f"longer than {report['context']:,} tokens"
-                notify(f"{report['left_out']} rows are {limit_text}: left out")
+                notify(f"{report['dropped']} rows are {limit_text}: dropped")
             else:
                 notify(f"evaluated {report['done']}")
         reason = worker.wait()

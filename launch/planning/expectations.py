@@ -203,7 +203,7 @@ def _as_evidence(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _clip(config: RootConfig, _: Parallel) -> str:
+def _grad_clip(config: RootConfig, _: Parallel) -> str:
     norm = config.recipe.max_grad_norm
     return repr(float(norm)) if norm else "none"
 
@@ -226,7 +226,7 @@ def _global_tokens(config: RootConfig, _: Parallel) -> str | None:
     return f"{config.recipe.global_batch_size * config.recipe.max_seq_length} tokens"
 
 
-def _kernels(config: RootConfig, _: Parallel) -> str | None:
+def _liger(config: RootConfig, _: Parallel) -> str | None:
     if not config.recipe.liger:
         return None
     fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
@@ -284,12 +284,24 @@ def _of_new_adapter(compute: Compute) -> Compute:
     return _of_adapter(compute_if_new)
 
 
-def _alpha(config: RootConfig, _: Parallel) -> str | None:
+def _dtype(_: RootConfig, parallel: Parallel) -> str:
+    return parallel.precision.value
+
+
+def _lora(config: RootConfig, _: Parallel) -> str:
+    return str(config.recipe.lora.rank)
+
+
+def _lora_dropout(config: RootConfig, _: Parallel) -> str:
+    return repr(float(config.recipe.lora.dropout))
+
+
+def _lora_alpha(config: RootConfig, _: Parallel) -> str | None:
     lora = requested_lora(config)
     return None if lora is None else str(lora.alpha)
 
 
-def _adapted_layers(config: RootConfig, _: Parallel) -> str | None:
+def _lora_targets(config: RootConfig, _: Parallel) -> str | None:
     """Return `all-linear`, or the names of the layers in order, without those of their modules.
 
     None for an expression that several names match.
@@ -302,7 +314,7 @@ def _adapted_layers(config: RootConfig, _: Parallel) -> str | None:
     return ",".join(sorted(layers)) if all(map(str.isidentifier, layers)) else None
 
 
-def _start(config: RootConfig, _: Parallel) -> str | None:
+def _lora_start(config: RootConfig, _: Parallel) -> str | None:
     """Return whether the adapter is new; None where its start is not zero: `lora_init` shows that."""
     return config.recipe.lora.start.value if config.recipe.lora.init is None else None
 
@@ -323,7 +335,8 @@ def _base_dtype(config: RootConfig, parallel: Parallel) -> str:
 
 
 Compute = Callable[[RootConfig, Parallel], str | None]
-# What computes the requested value of each key whose row marks it as computed.
+# What computes the requested value of each key whose row marks it as computed. A function has the
+# name of the evidence, by which the worker's side is found.
 COMPUTED: Mapping[str, Compute] = {
     "global_batch_size": _global_batch,
     "global_batch_tokens": _global_tokens,
@@ -331,16 +344,16 @@ COMPUTED: Mapping[str, Compute] = {
     "weight_decay": _number_or_default("weight_decay"),
     "epochs": _epochs,
     "max_steps": _max_steps,
-    "max_grad_norm": _clip,
-    "precision": lambda config, parallel: parallel.precision.value,
-    "liger": _kernels,
+    "max_grad_norm": _grad_clip,
+    "precision": _dtype,
+    "liger": _liger,
     "loss": _loss,
-    "lora.rank": _of_adapter(lambda config, parallel: str(config.recipe.lora.rank)),
-    "lora.alpha": _of_new_adapter(_alpha),
-    "lora.dropout": _of_new_adapter(lambda config, _: repr(float(config.recipe.lora.dropout))),
-    "lora.targets": _of_new_adapter(_adapted_layers),
+    "lora.rank": _of_adapter(_lora),
+    "lora.alpha": _of_new_adapter(_lora_alpha),
+    "lora.dropout": _of_new_adapter(_lora_dropout),
+    "lora.targets": _of_new_adapter(_lora_targets),
     "lora.quantize": _of_adapter(_base_dtype),
-    "lora.start": _of_adapter(_start),
+    "lora.start": _of_adapter(_lora_start),
     "lora.dora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.dora else None),
     "lora.rslora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.rslora else None),
     "lora.init": _of_new_adapter(lambda config, _: config.recipe.lora.init),

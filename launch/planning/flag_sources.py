@@ -78,13 +78,14 @@ def build_flags(
     flags |= _learning_flags(config, origins)
     flags |= _by_launch(ray_flags(config, parallel.width))
 
-    facts = PlanFacts(config, plain, origins, parallel)
-    refused = () if "refused_flag" in config.allow else flags_with_rule(facts, "refused_flag")
+    settings = PlanFacts(config, plain, origins, parallel)
+    refused = () if "refused_flag" in config.allow else flags_with_rule(settings, "refused_flag")
     user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags, refused)
     flags |= user_flags
     flags |= _by_launch(_missing_flags(trainer, flags, preset))
 
-    findings = find_by_rules(replace(facts, flags=flags), with_flags=True)
+    facts = replace(settings, flags=flags)
+    findings = find_by_rules(facts, with_flags=True)
     problems += user_problems
     problems += [finding for finding in findings if finding.stops]
     problems += _values_out_of_range(facts, problems)

@@ -35,7 +35,7 @@ EVIDENCE = (
     "balanced",
     "loss_averaging",
     "attention",
-    "clip",  # the gradient norm to clip at
+    "grad_clip",  # the gradient norm to clip at
     "dtype",
     "gradient_checkpointing",
     "chat_template",

@@ -78,13 +78,15 @@ def most_likely(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, flo
 
 
 def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
-    """Write the tasks of the rows that fit into `context` tokens; return how many are left out."""
+    """Write the tasks of the rows that fit into `context` tokens; return how many are dropped, as
+    they are too long.
+    """
     docs = []
-    left_out = 0
+    dropped = 0
     for line in rows.read_text(encoding="utf-8").splitlines():
         doc = _render(json.loads(line), tokenizer, context)
         if doc is None:
-            left_out += 1
+            dropped += 1
         else:
             docs.append(doc)
     names = dict.fromkeys(doc["task"] for doc in docs if "task" in doc)
@@ -93,7 +95,7 @@ def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
             _write_named_task(folder, name, docs)
     else:
         _write_own_tasks(folder, docs, context)
-    return left_out
+    return dropped
 
 
 def _write_named_task(folder: Path, name: str, docs: Sequence[Mapping[str, Any]]) -> None:

@@ -81,7 +81,7 @@ def write_reward_task(
     number of the other prompts.
     """
     docs = []
-    left_out = 0
+    dropped = 0
     datasets = []
     for line in rows.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -89,7 +89,7 @@ def write_reward_task(
             row["prompt"], tokenize=False, add_generation_prompt=True
         )
         if len(tokenizer.encode(prompt, add_special_tokens=False)) + spec.tokens > context:
-            left_out += 1
+            dropped += 1
             continue
         datasets.append(row.get("dataset"))
         docs.append({"prompt": prompt, "target": row.get("ground_truth") or "", "row": line})
@@ -101,4 +101,4 @@ def write_reward_task(
     weights = option.names_in(datasets if BY_ROW in option.verifiers else ())
     process = VerifierProcess(list(weights), option.seconds)
     _scorers.append(AnswerScorer(option, weights, spec.tokens, tokenizer, process))
-    return left_out
+    return dropped

@@ -101,7 +101,7 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
 
     items = json.loads((folder / "evidence.json").read_text())["items"]
     assert {item["verdict"] for item in items} == {"proven", None}
-    assert {"dtype", "packing", "clip", "gradient_checkpointing"} <= {
+    assert {"dtype", "packing", "grad_clip", "gradient_checkpointing"} <= {
         i["what"] for i in items if i["verdict"]
     }
 

@@ -80,21 +80,23 @@ def test_what_a_doctored_trainer_leaves_out_is_refuted(
 def test_another_clipping_than_asked_stops_before_the_first_step(
     allow: bool, tmp_path: Path, tiny: TinyStage
 ) -> None:
-    words = ["--expect", "clip=0.5", *(["--allow", "refuted_clip"] if allow else [])]
+    words = ["--expect", "grad_clip=0.5", *(["--allow", "refuted_grad_clip"] if allow else [])]
     run = run_alone(tmp_path, [*words, *trainer_arguments("trl_sft", tiny, None)], "trl_sft")
-    [clip] = [event for event in run.of_kind("evidence") if event["what"] == "clip"]
+    [clip] = [event for event in run.of_kind("evidence") if event["what"] == "grad_clip"]
     assert (clip["requested"], clip["value"], clip["verdict"]) == ("0.5", "1.0", "refuted")
     place = "(seen in Accelerator.clip_grad_norm_() before the first optimizer step)"
     if allow:
         assert run.code == 0, run.describe()
         [warning] = [event["message"] for event in run.of_kind("warning")]
-        assert place in warning and warning.endswith("[refuted_clip], allowed")
+        assert place in warning and warning.endswith("[refuted_grad_clip], allowed")
         assert run.of_kind("step")
     else:
         assert run.code != 0
         [error] = run.of_kind("error")
         assert place in error["message"]
-        assert error["message"].endswith("[refuted_clip]; allow=[refuted_clip] runs it anyway")
+        assert error["message"].endswith(
+            "[refuted_grad_clip]; allow=[refuted_grad_clip] runs it anyway"
+        )
         assert run.of_kind("step") == []
 
 
@@ -147,6 +149,6 @@ def test_a_run_that_is_not_what_was_asked_exits_3(
         for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
     }
     assert (items["packing"]["verdict"], items["packing"]["found"]) == ("refuted", "none")
-    assert (items["dtype"]["verdict"], items["clip"]["verdict"]) == ("proven", "unproven")
-    assert items["clip"]["how"] == "the run ended before it was checked"
+    assert (items["dtype"]["verdict"], items["grad_clip"]["verdict"]) == ("proven", "unproven")
+    assert items["grad_clip"]["how"] == "the run ended before it was checked"
     assert records(run / "metrics.jsonl") == []

@@ -274,7 +274,7 @@ import glob, shutil
 shutil.copytree(glob.glob(f"{CACHE}/demo/model-*")[0], "runs/demo/r/model", dirs_exist_ok=True)
 """
 _WEIGHTS = ("first_update", "gradients", "last_update", "saved_weights")
-_BATCHES = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch")
+_BATCHES = ("dtype", "packing", "gradient_checkpointing", "grad_clip", "global_batch")
 _RATES = ("learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "max_steps")
 _ROWS = ("seed", "max_seq_length", "mixture")
 _SETTINGS = (*_BATCHES, *_RATES, *_ROWS, *_WEIGHTS)

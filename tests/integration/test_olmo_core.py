@@ -64,7 +64,7 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
         "device",
         "dtype",
         "packing",
-        "clip",
+        "grad_clip",
         "gradient_checkpointing",
         "isolation",
     }

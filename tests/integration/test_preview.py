@@ -431,7 +431,7 @@ def test_check_reads_all_rows(tiny: TinyStage, tmp_path: Path) -> None:
     facts = findings["data_tokens"]["facts"]
     assert facts.startswith("mine.jsonl: 6 rows of "), checked.stderr
     assert (
-        f"; 16.7% cut off; 1 without a token that carries loss (first: {data}:6); 1 duplicate"
+        f"; 16.7% truncated; 1 without a token that carries loss (first: {data}:6); 1 duplicate"
         in facts
     )
     assert facts.endswith(f"(first: {data}:5)")

@@ -285,7 +285,7 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
     ),
     (
         "push_unsupported",
-        "dpo",
+        "olmo_core_finetune",
         {"cache_only": False, "hub.push": "me/model", "trainer.push": {}},
         [
             {"cache_only": False, "hub.push": None, "trainer.push": {}},
@@ -491,6 +491,18 @@ def test_every_word_of_a_row_is_one_that_the_head_explains() -> None:
         assert rule.only in (None, *Place), rule.id
         used = {condition for conditions in rule.when.values() for condition in conditions}
         assert used <= CONDITIONS.keys(), rule.id
+
+
+def test_a_row_on_what_a_command_does_not_have_is_of_plan_alone() -> None:
+    of_plan = {rule.id for rule in table() if rule.places == (Place.plan,)}
+    assert {"liger_needs_gpu", "context_parallel_rows", "flag_over_recipe"} <= of_plan
+    for rule in table():
+        names = {name for name in rule.when if not is_flag(name)} - {"trainer", "family"}
+        assert not names or rule.places == (Place.plan,), (rule.id, names)
+    flags = {"cp_degree": 2, "recipe.per_device_batch_size": 2}
+    for place, ids in ((Place.plan, ["context_parallel_rows"]), (Place.lint, [])):
+        facts = WrittenFacts(flags, place, trainer="olmo_core_finetune")
+        assert [finding.id for finding in apply_rules(facts, rules_for(facts))] == ids
 
 
 def test_the_flags_of_every_row_exist() -> None:

@@ -85,6 +85,8 @@ def plan_rule(
 ) -> Callable[[Judge[Case]], PlanRule[Case]]:
     """Turn a function into a rule. The first paragraph of its docstring is the rule's summary: why
     it exists.
+
+    The function's name then is the rule, which is no function: `NAME.judge(case)` calls it.
     """
 
     def make(function: Judge[Case]) -> PlanRule[Case]:

@@ -176,7 +176,7 @@ class EvidenceCollector:
         if self._is_clipping_checked:
             return
         self._is_clipping_checked = True
-        requested = self._requested.get("clip")
+        requested = self._requested.get("grad_clip")
         self.report([precision.check_clipping(objects, self._clip_norm, requested)])
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:

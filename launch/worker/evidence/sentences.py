@@ -98,7 +98,7 @@ SENTENCES: Mapping[str, Wording] = {
         "nothing shows that the layers compute attention by {requested}",
         _KERNELS,
     ),
-    "clip": Wording(
+    "grad_clip": Wording(
         "gradients should be clipped at a norm of {requested}, and they are clipped at {value}",
         "nothing shows that gradients are clipped at a norm of {requested}",
         _FLAGS,
@@ -259,8 +259,8 @@ SENTENCES: Mapping[str, Wording] = {
         _FLAGS,
     ),
     "max_seq_length": Wording(
-        "a row should be cut at {requested} tokens, and the trainer has {value}",
-        "nothing shows that a row is cut at {requested} tokens",
+        "a row should be truncated at {requested} tokens, and the trainer has {value}",
+        "nothing shows that a row is truncated at {requested} tokens",
         _DATA,
     ),
     "mixture": Wording(
