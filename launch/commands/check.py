@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -20,6 +21,7 @@ from launch.commands.tool_parsers import build_check_parser, build_preview_parse
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
+from launch.data.structure import read_structure
 from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
 from launch.execution.preview import inspect_data, tokenize_samples
@@ -148,6 +150,16 @@ def _summary(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
+def _describe_local(plan: Plan) -> list[str]:
+    """Describe the first rows of each local data set, and what of them is not used."""
+    described = []
+    for entry in plan.inputs.mixture:
+        if entry.data is not None:
+            with contextlib.suppress(UserError):  # rows that the samples do not reach
+                described.append(read_structure(entry.data).describe())
+    return described
+
+
 def preview(line: CommandLine) -> int:
     """Print samples of the composed stage.
 
@@ -175,7 +187,8 @@ def preview(line: CommandLine) -> int:
         recipe = plan.config.recipe
         limit = f"at most {recipe.max_seq_length} tokens"
         template = f"chat template {data.template}"
-        notes = [f"{plan.trainer}, {template}, {limit}, packing {recipe.packing}"]
+        described = _describe_local(plan)
+        notes = [f"{plan.trainer}, {template}, {limit}, packing {recipe.packing}", *described]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         notes += [share.describe() for share in data.shares]
@@ -189,6 +202,7 @@ def preview(line: CommandLine) -> int:
                 "stage": plan.stage,
                 "trainer": plan.trainer,
                 "samples": data.samples,
+                "data": described,
                 "mixture": data.shares,
                 "by_tokens": by_tokens,
                 "batch": data.batch,

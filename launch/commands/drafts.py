@@ -17,7 +17,7 @@ from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
 from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
 from launch.config.line import CommandLine
-from launch.config.schema import DataFormat, Kind
+from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.config.yaml_nodes import load_yaml
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.rl_draft import EXAMPLE, is_unwritten, resolve_verifier
@@ -284,12 +284,12 @@ def _is_hub_id(name: str) -> bool:
 
 
 def _choose_trainer(data: DraftedData) -> str | None:
-    """Return TRL's trainer for plain text, or if open-instruct is missing; None to keep the stage's
-    trainer.
+    """Return TRL's trainer for plain text, for marked answers, or if open-instruct is missing; None
+    to keep the stage's trainer.
 
     TRL's trainer is not used for a reward model, and RLVR has no other.
     """
-    if data.is_text:
+    if data.is_text or data.train_on == TrainOn.marked:
         return "trl_sft"
     if find_checkout(None, os.environ, ROOT) is not None or data.kind in (Kind.rm, Kind.rlvr):
         return None

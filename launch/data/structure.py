@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
+from launch.data.columns import TEXT
 from launch.data.conversion import Conversion
-from launch.data.formats import TEXT
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError

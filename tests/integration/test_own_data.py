@@ -113,7 +113,9 @@ def test_a_local_file_and_a_hub_data_set_are_shown_and_trained_on(tmp_path: Path
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert verb == "run" or (
-            "mine.jsonl:1" in done.stdout and "me/hub, row 1" in done.stdout
+            "mine.jsonl:1" in done.stdout
+            and "mine.jsonl: 10 rows read: prompt_completion (prompt, completion)" in done.stdout
+            and "me/hub, row 1" in done.stdout
         ), done.stdout
     log = (tmp_path / "runs" / "demo" / "mixed" / "logs" / "rank-0.log").read_text(encoding="utf-8")
     assert "8 -> 8 rows (subset 1.0)" in log
