@@ -437,6 +437,7 @@ def test_a_bump_that_cannot_be_made_changes_nothing(
     assert git(project, "status", "--porcelain") == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(
     whole_project: Path, history: Path
