@@ -177,7 +177,7 @@ def test_a_row_of_the_table_of_rules_needs_its_flag() -> None:
         [TrainerImpact("finetune", replace(locked, fields=fields), ())]
     )
     assert {problem.where for problem in problems} == {
-        "table.yaml: refused_flag",
+        "table.yaml: packing_flag",
         "table.yaml: packing_with_sequence_parallel",
     }
 
