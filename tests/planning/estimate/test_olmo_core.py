@@ -102,6 +102,25 @@ def planned(*words: str) -> MemorySetting:
     return planned_setting(build_plan(composed(*line), fixed_machine()), {}, flash=True)
 
 
+@pytest.mark.parametrize(
+    "row",
+    read_settings("h200_memory_olmo3.json"),
+    ids=lambda row: f"{row['length']} {'checkpointed' * row['checkpointing']}".strip(),
+)
+def test_olmo_3_on_one_card_is_within_a_twentieth(row: dict[str, Any]) -> None:
+    """Predicted before it was measured, on one GPU with the patch olmo_core_single_step."""
+    words = [
+        "stage=olmo3_7b_one_node",
+        "gpus=1",
+        f"recipe.max_seq_length={row['length']}",
+        f"recipe.global_batch_tokens={2 * row['length']}",
+    ]
+    if not row["checkpointing"]:
+        words += ["recipe.gradient_checkpointing=false", "~flags.activation_checkpointing_mode"]
+    found = planned_setting(build_plan(composed(*words), fixed_machine()), {}, flash=True)
+    assert estimate_memory(found).allocated == pytest.approx(row["memory_gib"], rel=0.05)
+
+
 def test_a_plan_has_the_setting_that_its_trainer_runs() -> None:
     sft = planned(
         "stage=sft",

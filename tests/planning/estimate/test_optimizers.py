@@ -10,10 +10,12 @@ from launch.check.machine.memory import state_bytes
 from launch.errors import UserError
 from launch.planning.estimate.cards import CardMemory
 from launch.planning.estimate.forecast import MemoryForecast, forecast_memory
+from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.optimizers import factored_bytes
-from launch.planning.estimate.planned_setting import planned_optimizer
+from launch.planning.estimate.planned_setting import planned_optimizer, planned_setting
 from launch.planning.estimate.shape import ModelShape
 from tests.conftest import planned
+from tests.planning.estimate.grid import read_settings
 
 TRL = ("stage=sft", "trainer=trl_sft", "gpus=1")
 QLORA = ("stage=lora_sft", "trainer=finetune", "recipe.lora.quantize=nf4")
@@ -60,6 +62,27 @@ def test_an_optimizer_whose_states_are_unknown_has_no_estimate(
 ) -> None:
     found = forecast(*overrides)
     assert found.worst is None and why in found.why
+
+
+@pytest.mark.parametrize(
+    "row", read_settings("h200_optimizers_8b.json"), ids=lambda row: row["words"][-1]
+)
+def test_the_peak_of_8b_is_within_a_twentieth(row: dict[str, Any]) -> None:
+    """Predicted before it was measured, one row of 4,096 tokens at a time."""
+    setting = planned_setting(
+        planned(
+            *row["words"],
+            "gpus=1",
+            "recipe.max_seq_length=4096",
+            "recipe.packing=none",
+            "recipe.per_device_batch_size=1",
+            "recipe.global_batch_size=4",
+            "recipe.gradient_checkpointing=true",
+        ),
+        {},
+        flash=True,
+    )
+    assert estimate_memory(setting).allocated == pytest.approx(row["memory_gib"], rel=0.05)
 
 
 def test_an_adapter_has_the_states_of_its_optimizer() -> None:
