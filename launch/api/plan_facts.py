@@ -9,6 +9,7 @@ from launch.api.cost_facts import cache_command, describe_disk, describe_steps, 
 from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Kind, Launcher
+from launch.execution.resume import describe_next_attempt
 from launch.planning.batches import UNKNOWN_TRL, TokenForecast, describe_tokens
 from launch.planning.data import describe_data
 from launch.planning.estimate.forecast import MemoryForecast, describe
@@ -60,6 +61,7 @@ def plan_facts(
         *_name_first("patches", _describe_patches(plan)),
         ("options", ", ".join(_format_patch(option) for option in plan.options)),
         ("run folder", _relative(plan.folder)),
+        ("continues", describe_next_attempt(plan) or ""),
         ("python", _describe_python(plan)),
         ("afterwards", _describe_evaluation(plan)),
         *_name_first("memory", forecast),

@@ -48,6 +48,7 @@ from launch.planning.library_key_check import check_library_files
 from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine, this_machine
 from launch.planning.olmo_preset import LISTED, needed_preset
+from launch.planning.other_width import find_continued_run
 from launch.planning.parallel import resolve_parallel, resolve_width, share_batch
 from launch.planning.plan import Plan
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
@@ -128,6 +129,7 @@ def build_plan(
 
         plan = build({})
         plan = _plan_with_earlier_text(plan, build) or plan
+        plan = _in_folder_of_other_width(plan)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
         problems = [locate_in_overlay(problem, composed.origins) for problem in error.problems]
@@ -226,7 +228,7 @@ def _build(
     )
 
     # The identity, a digest of all of that, and the name that follows from it.
-    identity, input_digests = identify_run(
+    identity = identify_run(
         config,
         machine,
         inputs=inputs,
@@ -239,7 +241,7 @@ def _build(
         patches=patches,
         options=options,
     )
-    name = composed.config.name or default_name(width, identity)
+    name = composed.config.name or default_name(width, identity.run)
     folder = run_folder(runs, composed.stage, name)
 
     # The flags with the name, and the command.
@@ -277,7 +279,8 @@ def _build(
     plan = Plan(
         stage=composed.stage,
         name=name,
-        identity=identity,
+        identity=identity.run,
+        training_identity=identity.training,
         config=config,
         resolved=composed.plain,
         origins=origins,
@@ -287,7 +290,7 @@ def _build(
         cache=cache,
         inputs=inputs,
         content=content,
-        input_digests=input_digests,
+        input_digests=identity.digests,
         data=data,
         shape=shape,
         lora=lora,
@@ -373,6 +376,20 @@ def _plan_with_earlier_text(plan: Plan, build: Callable[[Mapping[str, str]], Pla
         if (earlier.folder, earlier.identity) == (run, identity):
             return earlier
     return None
+
+
+def _in_folder_of_other_width(plan: Plan) -> Plan:
+    """Return the plan in the folder of the run that it continues, if that began at another width.
+
+    A run that the user names, starts over or only tokenises for has a folder of its own.
+    """
+    config = plan.config
+    if config.name is not None or config.restart or config.cache_only or plan.folder.exists():
+        return plan
+    name = find_continued_run(plan.folder.parent, plan.identity, plan.training_identity)
+    if name is None:
+        return plan
+    return replace(plan.renamed(name), config=config, resolved=plan.resolved)
 
 
 def _runs_to_resume(plan: Plan) -> list[Path]:
