@@ -53,10 +53,9 @@ def _convert(plan: Plan, checkpoint: Checkpoint, say: Callable[[str], None]) -> 
     Raises UserError: no_room_to_convert, conversion_failed.
     """
     source = _deepspeed_folder(checkpoint)
-    ranks = checkpoint.layout.world_size if checkpoint.layout else 0
     say(
-        f"{checkpoint.path.name} was written by {ranks} ranks: converting it for "
-        f"{plan.parallel.width.world_size}; the checkpoint itself stays"
+        f"{checkpoint.path.name} was written at another width: converting it for "
+        f"{plan.parallel.width}; the checkpoint itself stays"
     )
     size = sum(file.stat().st_size for file in source.iterdir())
     free = shutil.disk_usage(plan.folder).free

@@ -71,6 +71,24 @@ def attempt_layouts(folder: Path, layout: Layout) -> dict[int, Layout]:
     return layouts
 
 
+def find_width_changes(attempts: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """Return the steps after which a run went on at another width or in another parallel mode, each
+    with what changed: `cpu1 to cpu2`.
+    """
+    changes = []
+    before: tuple[str, str] | None = None
+    for attempt in attempts:
+        if "width" not in attempt:
+            continue
+        now = (str(attempt["width"]), str(attempt.get("mode")))
+        step = checkpoint_step(attempt.get("resumed_from"))
+        if before is not None and now != before and step is not None:
+            differing = 0 if now[0] != before[0] else 1
+            changes.append((step, f"{before[differing]} to {now[differing]}"))
+        before = now
+    return changes
+
+
 def has_several_widths(folder: Path) -> bool:
     """Return whether attempts of a run had different widths or ZeRO stages."""
     widths = {

@@ -1,0 +1,103 @@
+"""A real CPU run killed in the middle goes on at another width: the same rows, rates and losses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import finish, records, stop_once
+from tests.thorough import mark_others
+
+pytestmark = pytest.mark.slow
+
+SHAPE = (
+    *("recipe.epochs=3", "recipe.max_steps=null", "recipe.checkpoint_steps=2"),
+    *("recipe.global_batch_size=12", "recipe.per_device_batch_size=3", "guards.continuity.share=1"),
+)
+LAST = 21  # three epochs of 7 steps
+KILLED_AFTER = 10
+TRL = ("stage=demo", "trainer=trl_sft", "data.fraction=0.0167")
+FINETUNE = (
+    *("stage=demo", "trainer=finetune", "data.fraction=0.0167"),
+    *("recipe.loss_averaging=tokens", "recipe.balanced=true"),
+)
+DPO = ("stage=demo_dpo", "trainer=dpo_tune_cache", "data.fraction=0.05")
+# overrides, the first width and the second one
+CASES = {
+    "trl_sft-ddp-1-2": (TRL, ("processes=1",), ("processes=2",)),
+    "trl_sft-ddp-2-1": (TRL, ("processes=2",), ("processes=1",)),
+    "trl_sft-zero2-1-2": ((*TRL, "parallel=zero2"), ("processes=1",), ("processes=2",)),
+    "trl_sft-zero3-2-1": ((*TRL, "parallel=zero3"), ("processes=2",), ("processes=1",)),
+    "finetune-ddp-2-1": (FINETUNE, ("processes=2",), ("processes=1",)),
+    "finetune-zero1-2-4": ((*FINETUNE, "parallel=zero1"), ("processes=2",), ("processes=4",)),
+    "finetune-zero2-2-1": ((*FINETUNE, "parallel=zero2"), ("processes=2",), ("processes=1",)),
+    "finetune-zero3-1-2": ((*FINETUNE, "parallel=zero3"), ("processes=1",), ("processes=2",)),
+    "dpo-ddp-1-2": (DPO, ("processes=1",), ("processes=2",)),
+}
+QUICK = "trl_sft-ddp-1-2"
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    return records(folder / "metrics.jsonl")
+
+
+def series(folder: Path, metric: str) -> list[Any]:
+    return [entry.get(metric) for entry in steps(folder)]
+
+
+@pytest.mark.parametrize("name", mark_others(list(CASES), [QUICK]))
+def test_a_killed_run_goes_on_at_another_width(
+    name: str, home: Path, request: pytest.FixtureRequest
+) -> None:
+    overrides, first, second = CASES[name]
+    if "trainer=trl_sft" not in overrides:
+        request.getfixturevalue("open_instruct")
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    overrides = (*overrides, *SHAPE)
+    stage = home / "runs" / overrides[0].removeprefix("stage=")
+    wholes = []
+    for width in (first, second):
+        wholes.append(stage / f"{name}-whole{len(wholes)}")
+        code, text = finish(home, *overrides, *width, f"name={wholes[-1].name}")
+        assert code == 0, text
+
+    prefix = "checkpoint-" if "trainer=trl_sft" in overrides else "step_"
+    cut = stage / f"{name}-cut"
+
+    def is_past_it() -> bool:
+        saved = (cut / "model" / f"{prefix}{KILLED_AFTER}").is_dir()
+        return saved and steps(cut)[-1]["step"] > KILLED_AFTER
+
+    stop_once(home, is_past_it, signal.SIGKILL, *overrides, *first, f"name={cut.name}")
+    kept = shutil.copytree(cut / "model", home / "kept")
+    code, text = finish(home, *overrides, *second, f"name={cut.name}")
+    assert code == 0, text
+    begun, resumed = records(cut / "attempts.jsonl")
+    assert (begun["ranks"], resumed["ranks"]) == (
+        int(first[0][-1]),
+        int(second[0][-1]),
+    )
+    checkpoint = resumed["resumed_from"]
+    step = int(checkpoint.removeprefix(prefix))
+    assert KILLED_AFTER <= step < LAST
+    assert ("converting" in text) == ("zero" in name)
+    assert not (cut / "converted").exists()
+    assert (kept / checkpoint).is_dir()
+
+    assert series(cut, "step") == list(range(1, LAST + 1))
+    for metric, tolerance in (("tokens", 0.0), ("lr", 1e-3)):
+        assert series(cut, metric) == pytest.approx(series(wholes[1], metric), rel=tolerance)
+    # The sums of another width have another order: the resumed run is as near to the whole runs as
+    # they are to each other.
+    losses = [series(folder, "loss") for folder in (*wholes, cut)]
+    noise = max(abs(one - two) for one, two in zip(losses[0], losses[1], strict=True))
+    for whole in losses[:2]:
+        difference = max(abs(one - two) for one, two in zip(whole, losses[2], strict=True))
+        assert difference <= 2 * noise + 1e-5, (noise, difference, losses)
+    evidence = json.loads((cut / "evidence.json").read_text())
+    assert "refuted" not in {item["verdict"] for item in evidence["items"]}
