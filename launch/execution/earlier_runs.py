@@ -84,7 +84,9 @@ def note_earlier_run(plan: Plan, say: Callable[[str], None]) -> None:
     run = _newest_run(plan, lambda run: _has_settings(run, plan))
     if run is not None:
         reason = changed_inputs(run, plan) or f"another identity, {run.plan.get('identity')}"
-        say(f"{run.folder} has the same settings, but {reason}: this is a new run, in {plan.folder}")
+        say(
+            f"{run.folder} has the same settings, but {reason}: this is a new run, in {plan.folder}"
+        )
         return
     run = _newest_run(plan, lambda run: _is_unfinished_at_other_width(run, plan))
     if run is not None:
@@ -159,6 +161,8 @@ def _is_unfinished_at_other_width(run: Run, plan: Plan) -> bool:
     share the work alone.
     """
     if run.folder_status == "done" or _recorded_width(run) in (None, _planned_width(plan)):
+        return False
+    if has_same_training(run, plan):  # it has no checkpoint yet, or it would be continued
         return False
     has_steps = next(run.steps(), None) is not None
     return has_steps and _trains_as(run, plan, ignored=_SHARED_WORK)

@@ -14,7 +14,7 @@ from launch.execution.earlier_runs import has_same_training, other_plan_problem
 from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
 from launch.execution.record.format import add_restart_cure
 from launch.execution.record.outcome import folder_status, read_outcome
-from launch.execution.record.run import Run, mapping, number, objects
+from launch.execution.record.run import Run, number, objects
 from launch.execution.record.written import read_layouts, read_written
 from launch.files import archive_folder, read_json_object
 from launch.planning.digest_cache import DigestCache
@@ -196,10 +196,9 @@ def describe_next_attempt(plan: Plan) -> str | None:
         return None
     text = f"{plan.name} from {chosen.unit} {chosen.number} ({chosen.path.name})"
     ranks = chosen.layout.world_size if chosen.layout else plan.parallel.width.world_size
-    if ranks == plan.parallel.width.world_size:
-        return text
-    how = ", which is converted first" if needs_conversion(plan, chosen) else ""
-    return f"{text} of {ranks} ranks{how}"
+    if ranks != plan.parallel.width.world_size:
+        text += f" of {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    return f"{text}, which is converted first" if needs_conversion(plan, chosen) else text
 
 
 def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]) -> None:

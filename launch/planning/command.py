@@ -164,6 +164,7 @@ def patch_conditions(
         "preview": None,  # is added by `preview` and `check`
         "token_sums": config.recipe.loss_averaging == LossAveraging.sum,
         "token_weighting": config.recipe.loss_averaging == LossAveraging.tokens,
+        "universal_checkpoint": None,  # is added when a run resumes at another width
     }
 
 

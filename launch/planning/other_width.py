@@ -69,6 +69,8 @@ def _find_obstacles(
         yield "rows that are packed into bins are resumed at the width that packed them only"
     if batch.ranks_per_row > 1 or (flags.get("sequence_parallel_size") or 1) > 1:
         yield "several ranks share a row"
+    if flags.get("auto_find_batch_size"):  # transformers/trainer.py:1566
+        yield "auto_find_batch_size takes the batch per device of the checkpoint"
     trains_adapter = any(flags.get(name) for name in ADAPTER_FLAGS)
     if trains_adapter and ShardedState.of(parallel) != ShardedState.whole:
         yield "an adapter is not resumed from a checkpoint of DeepSpeed's at another width"

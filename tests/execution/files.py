@@ -80,9 +80,7 @@ def deepspeed(folder: Path, tag: str, ranks: int, zero_stage: int) -> None:
         torch_file(folder / tag / "mp_rank_00_model_states.pt")
 
 
-def trl_checkpoint(
-    folder: Path, step: int, ranks: int = 1, zero_stage: int | None = None
-) -> Path:
+def trl_checkpoint(folder: Path, step: int, ranks: int = 1, zero_stage: int | None = None) -> Path:
     """The files of transformers' Trainer."""
     model(folder)
     names = ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]

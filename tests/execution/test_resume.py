@@ -253,19 +253,20 @@ def begin_at(plan: Plan, step: int, *, is_recorded: bool) -> Path:
 
 @pytest.mark.parametrize("is_recorded", [True, False])
 @pytest.mark.parametrize(
-    ("mode", "first", "second", "is_converted"),
+    ("mode", "widths", "is_converted"),
     [
-        ("auto", 1, 2, False),
-        ("auto", 2, 1, False),
-        ("zero2", 1, 2, True),
-        ("zero2", 2, 2, False),
-        ("zero3", 2, 4, True),
+        ("auto", (1, 2), False),
+        ("auto", (2, 1), False),
+        ("zero2", (1, 2), True),
+        ("zero2", (2, 2), False),
+        ("zero3", (2, 4), True),
     ],
 )
 def test_a_run_goes_on_at_another_width(
-    tmp_path: Path, mode: str, first: int, second: int, is_converted: bool, is_recorded: bool
+    tmp_path: Path, mode: str, widths: tuple[int, int], is_converted: bool, is_recorded: bool
 ) -> None:
-    line = ("trainer=trl_sft", f"parallel={mode}")
+    first, second = widths
+    line = ("trainer=trl_sft", f"parallel={mode}", "recipe.per_device_batch_size=8")
     before = plan_of(tmp_path, *line, f"processes={first}")
     path = begin_at(before, 20, is_recorded=is_recorded)
     plan = plan_of(tmp_path, *line, f"processes={second}")
@@ -279,7 +280,7 @@ def test_a_run_goes_on_at_another_width(
     assert resumed.command[-1] == str(target)
     described = describe_next_attempt(plan)
     assert described is not None and "step 20" in described
-    assert (f"of {first} ranks" in described) is (first != second)
+    assert (f"of {first} rank" in described) is (first != second)
 
     # A checkpoint is read by the width of the attempt that wrote it, whatever came after.
     record_found(plan.folder, path)
@@ -310,7 +311,7 @@ def test_finetune_gets_the_path_of_the_converted_checkpoint(tmp_path: Path) -> N
         (("parallel=zero2",), ("processes=2", "parallel=zero3"), "parallel=zero2"),
         (("parallel=zero2",), ("processes=2", "parallel=ddp"), "parallel=zero2"),
         (("parallel=single",), ("processes=2", "parallel=zero2"), "parallel=ddp"),
-        ((), ("processes=2", "recipe.global_batch_size=32"), "global batch is 64"),
+        ((), ("processes=2", "recipe.global_batch_size=128"), "global batch is 64"),
         ((), ("processes=2", "recipe.learning_rate=1.0e-5"), "--learning_rate"),
         (("recipe.packing=bins",), ("processes=2",), "bins"),
     ],

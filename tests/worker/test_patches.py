@@ -78,6 +78,7 @@ def test_ids_are_stable() -> None:
         "dpo_packed_padding",
         "dpo_reference_cache",
         "exact_resume",
+        "universal_checkpoint",
         "deepspeed_on_cpu",
         "registered_models",
         "preview",
