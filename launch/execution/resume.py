@@ -183,12 +183,10 @@ def describe_continuation(
 
 def describe_next_attempt(plan: Plan) -> str | None:
     """Describe from which step the run in a plan's folder goes on, or why it does not; None for a
-    run that has not begun, or starts over.
+    run that is finished, has not begun, or starts over.
     """
     try:
-        if is_finished(plan):
-            return "the run is finished"
-        start = decide_start(plan)
+        start = AttemptStart() if is_finished(plan) else decide_start(plan)
     except UserError as error:
         return error.problems[0].message
     chosen = start.checkpoint

@@ -6,6 +6,8 @@ the conversion as DeepSpeed begins them, a line each.
 
 from __future__ import annotations
 
+import io
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str]) -> None:
 
     request = decode(ConversionRequest, arguments[0])
     die_with_parent()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a stage is reported as it begins
     ds_to_universal.main(
         Namespace(
             input_folder=str(request.source),
