@@ -88,16 +88,16 @@ def plan_on_this_machine(
     await_digests: Callable[[], None] | None = None,
     reads_rows: bool = True,
     pending: PendingModel = _NOTHING_PENDING,
+    is_swept: bool = False,
 ) -> Plan:
     """Plan a composed stage on this machine. Raises UserError.
 
-    See `this_machine` for `starts_trainer` and `await_digests`, and `build_plan` for `reads_rows`
-    and `pending`.
+    See `this_machine` for `starts_trainer` and `await_digests`, and `build_plan` for the others.
     """
     machine = this_machine(
         composed.config, composed.origins, await_digests, starts_trainer=starts_trainer
     )
-    return build_plan(composed, machine, reads_rows=reads_rows, pending=pending)
+    return build_plan(composed, machine, reads_rows=reads_rows, pending=pending, is_swept=is_swept)
 
 
 def build_plan(
@@ -106,12 +106,14 @@ def build_plan(
     *,
     reads_rows: bool = True,
     pending: PendingModel = _NOTHING_PENDING,
+    is_swept: bool = False,
 ) -> Plan:
     """Plan a composed stage: resolve its settings, render the command, identify the run by what was
     rendered.
 
     Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is
-    not read without `reads_rows`. `pending` is a model that another run is still to make. Raises
+    not read without `reads_rows`. `pending` is a model that another run is still to make. A plan of
+    a sweep (`is_swept`), which may compare widths, continues no run of another width. Raises
     UserError for settings that cannot work.
     """
     try:
@@ -129,7 +131,7 @@ def build_plan(
 
         plan = build({})
         plan = _plan_with_earlier_text(plan, build) or plan
-        plan = _in_folder_of_other_width(plan)
+        plan = plan if is_swept else _in_folder_of_other_width(plan)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
         problems = [locate_in_overlay(problem, composed.origins) for problem in error.problems]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from launch.planning.build import build_plan
 from launch.planning.plan import Plan
-from tests.conftest import fixed_machine, planned
+from tests.conftest import composed, fixed_machine, planned
 
 TRL = (
     *("stage=demo", "trainer=trl_sft", "recipe.checkpoint_steps=10", "processes=1"),
@@ -125,6 +126,13 @@ def test_other_runs_are_left_alone(
 ) -> None:
     folder = begin(at(tmp_path, 1), **earlier)
     assert at(tmp_path, 2, *overrides).folder != folder
+
+
+def test_a_sweep_of_widths_gives_each_its_own_run(tmp_path: Path) -> None:
+    folder = begin(at(tmp_path, 1))
+    line = (*TRL[:3], TRL[-1], "processes=2")
+    swept = build_plan(composed(*line), fixed_machine(tmp_path), is_swept=True)
+    assert swept.folder != folder
 
 
 def test_a_named_run_is_continued_by_its_name_alone(tmp_path: Path) -> None:
