@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 SHAPE = (
     *("recipe.epochs=3", "recipe.max_steps=null", "recipe.checkpoint_steps=2"),
-    *("recipe.global_batch_size=12", "recipe.per_device_batch_size=3", "guards.continuity.share=1"),
+    *("recipe.global_batch_size=12", "recipe.per_device_batch_size=3"),
 )
 LAST = 21  # three epochs of 7 steps
 KILLED_AFTER = 10
@@ -74,24 +73,26 @@ def test_a_killed_run_goes_on_at_another_width(
         return saved and steps(cut)[-1]["step"] > KILLED_AFTER
 
     stop_once(home, is_past_it, signal.SIGKILL, *overrides, *first, f"name={cut.name}")
-    kept = shutil.copytree(cut / "model", home / "kept")
     code, text = finish(home, *overrides, *second, f"name={cut.name}")
     assert code == 0, text
     begun, resumed = records(cut / "attempts.jsonl")
-    assert (begun["ranks"], resumed["ranks"]) == (
-        int(first[0][-1]),
-        int(second[0][-1]),
-    )
+    ranks = [int(width[0].removeprefix("processes=")) for width in (first, second)]
+    assert [begun["ranks"], resumed["ranks"]] == ranks
     checkpoint = resumed["resumed_from"]
     step = int(checkpoint.removeprefix(prefix))
     assert KILLED_AFTER <= step < LAST
     assert ("converting" in text) == ("zero" in name)
     assert not (cut / "converted").exists()
-    assert (kept / checkpoint).is_dir()
 
     assert series(cut, "step") == list(range(1, LAST + 1))
-    for metric, tolerance in (("tokens", 0.0), ("lr", 1e-3)):
-        assert series(cut, metric) == pytest.approx(series(wholes[1], metric), rel=tolerance)
+    # open-instruct's schedules of two widths differ by less than a step
+    rates = series(wholes[1], "lr")
+    assert series(cut, "lr") == pytest.approx(rates, abs=max(rates) / LAST)
+    # A step has the same rows, but for the last one of an epoch, which each width fills up.
+    whole_steps = [index for index in range(LAST) if (index + 1) % (LAST // 3)]
+    tokens = [series(folder, "tokens") for folder in (*wholes, cut)]
+    for index in whole_steps:
+        assert tokens[0][index] == tokens[1][index] == tokens[2][index]
     # The sums of another width have another order: the resumed run is as near to the whole runs as
     # they are to each other.
     losses = [series(folder, "loss") for folder in (*wholes, cut)]
