@@ -44,7 +44,7 @@ class StagedRows:
     notes: tuple[str, ...] = ()  # rows that were left out, and one that outweighs all others
 
     def describe(self) -> str:
-        rows = f"{self.train:,} rows"
+        rows = "1 row" if self.train == 1 else f"{self.train:,} rows"
         if self.validation:
             rows += f" and {self.validation:,} for validation"
         return f"{rows}: {'; '.join((*self.formats, *self.notes))}"

@@ -17,6 +17,7 @@ from typing import Any
 
 from launch.config.schema import Family, RootConfig
 from launch.digests import Digest
+from launch.planning.batch_split import Batch
 from launch.planning.chat_template import ChatTemplate
 from launch.planning.command import is_decisive
 from launch.planning.environment import ALLOCATOR_VARIABLES
@@ -26,7 +27,7 @@ from launch.planning.input_source import InputSource
 from launch.planning.inputs import Inputs
 from launch.planning.machine import Machine
 from launch.planning.other_width import ShardedState, find_obstacle
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.tracking import TRACKING_VARIABLES
 
 DIGITS = 8
@@ -84,9 +85,7 @@ def identify_run(
     digest = machine.digests.of
     trainer = config.trainer
     identified = content
-    if config.model.trained_by:
-        # The caches, whose paths are rendered, depend on the model itself. The identity depends on
-        # the run that makes the model.
+    if config.model.trained_by:  # paths of caches have the model itself, the identity its run
         by_run = identify_by_run(inputs.model, config.model.trained_by, digest)
         identified = read_content(config, inputs, parallel, machine.cwd, by_run, template=template)
     made_later = inputs.model.content if config.model.trained_by else None
@@ -112,20 +111,28 @@ def identify_run(
         decisive["options"] = list(filter(is_decisive, options))
     if flag_files:
         decisive["flag_files"] = flag_files
-    cache = cache_folder(config, machine.cwd)
-    places = machine_places(runs_folder(config, machine.cwd), cache)
-    places[cache / content.tokenized] = f"{{cache}}/{identified.tokenized}"
-    places[cache / content.reference] = f"{{cache}}/{identified.reference}"
-    training = None
-    if find_obstacle(config, parallel, batch, values_of(flags)) is None:
-        shared = _without_width(decisive, config, parallel)
-        training = compute_identity(shared, places, identified.digests)
+    places = _name_places(config, machine.cwd, content, identified)
+    can_go_on = find_obstacle(config, parallel, batch, values_of(flags)) is None
+    shared = _without_width(decisive, config, parallel)
     input_digests = _digests_by_path(inputs, {**identified.digests, **parallel_files})
     return RunIdentity(
-        compute_identity(decisive, places, identified.digests),
-        training,
-        {**input_digests, **flag_files},
+        run=compute_identity(decisive, places, identified.digests),
+        training=compute_identity(shared, places, identified.digests) if can_go_on else None,
+        digests={**input_digests, **flag_files},
     )
+
+
+def _name_places(
+    config: RootConfig, cwd: Path, content: InputContent, identified: InputContent
+) -> dict[Path, str]:
+    """Return the folders whose paths are rendered, with what stands for them in an identity: the
+    caches of `content` by the names of the content that is `identified`.
+    """
+    cache = cache_folder(config, cwd)
+    places = machine_places(runs_folder(config, cwd), cache)
+    places[cache / content.tokenized] = f"{{cache}}/{identified.tokenized}"
+    places[cache / content.reference] = f"{{cache}}/{identified.reference}"
+    return places
 
 
 def _without_width(

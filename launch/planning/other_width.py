@@ -15,9 +15,10 @@ from typing import Any
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Kind, Launcher, RootConfig
 from launch.files import read_json_object
+from launch.planning.batch_split import Batch
 from launch.planning.folders import DEFAULT_NAME
 from launch.planning.loss import weigh_loss
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 
 ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
 

@@ -85,8 +85,10 @@ class Chart:
             steps = [step for step, _ in line.points]
             values = [round_value(value) for _, value in line.points]
             lines.append({"label": line.label, "steps": steps, "values": values})
-        content = {"steps": self.steps, "unit": self.unit, "lines": lines}
-        return {**content, "marks": self.marks} if self.marks else content
+        content: dict[str, object] = {"steps": self.steps, "unit": self.unit, "lines": lines}
+        if self.marks:
+            content["marks"] = self.marks
+        return content
 
     def table(self) -> list[list[str]]:
         """Return the chart as text: each curve's values at a few steps, its lowest and its highest.
@@ -213,7 +215,7 @@ def build_charts(
             names = names_by_kind.setdefault(_find_kind(name), [])
             if name not in names:
                 names.append(name)
-    if names_by_kind[_REWARD]:  # the loss of RLVR says little
+    if names_by_kind[_REWARD]:  # the loss of RLVR means little
         names_by_kind[_LOSS] = names_by_kind.pop(_LOSS)
     charts: list[Chart] = []
     for kind, names in names_by_kind.items():
