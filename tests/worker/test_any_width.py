@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launch.worker.patches.resume import _load_at_any_width, _match_names
+from launch.worker.patches.resume import _load_at_any_width, _match_names, move_schedule
 
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
@@ -53,6 +53,8 @@ def test_the_schedule_and_the_micro_batches_are_those_of_this_width(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 100)
     prepared = accelerator.prepare(model, optimizer, schedule)
     schedule.last_epoch = 12 * ranks  # after 12 steps, each counted by every rank
+    schedule._last_lr = [1 - 12 * ranks / 100]
+    optimizer.param_groups[0]["lr"] = 1 - 12 * ranks / 100
     accelerator.step = 3  # at an accumulation of 3, where the optimizer has stepped
     folder = tmp_path / "step_12"
     accelerator.save_state(str(folder))
@@ -61,6 +63,46 @@ def test_the_schedule_and_the_micro_batches_are_those_of_this_width(
     schedule.last_epoch = 0
     accelerator.load_state(str(folder))
     assert (schedule.last_epoch, accelerator.step) == (12, 0)
+    assert prepared[2].get_last_lr() == [prepared[1].param_groups[0]["lr"]]
+    assert prepared[1].param_groups[0]["lr"] == pytest.approx(1 - 12 / 100)
     prepared[1].step()
     prepared[2].step()
     assert prepared[2].get_last_lr() == pytest.approx([1 - 13 / 100])
+
+
+# Three epochs of 80 rows in steps of 12, as finetune.py:684-704 plans them for a number of ranks: the
+# steps of the schedule, 3 x ceil(ranks x 80 / 12), those that warm up, int(0.03 x steps), and the
+# rate of step 11 as a share of the peak.
+SCHEDULES = {1: (21, 0, 11 / 21), 2: (42, 1, 22 / 41), 4: (81, 2, 41 / 79)}
+
+
+def schedule_of(ranks: int) -> Any:
+    """The schedule of a number of ranks, of an optimizer whose second group has half the rate."""
+    transformers = pytest.importorskip("transformers.optimization")
+    steps, warmup, _ = SCHEDULES[ranks]
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (2e-3, 1e-3)]
+    optimizer = torch.optim.AdamW(groups)
+    return transformers.get_linear_schedule_with_warmup(optimizer, warmup, steps)
+
+
+@pytest.mark.parametrize("read", SCHEDULES)
+@pytest.mark.parametrize("written", SCHEDULES)
+def test_the_next_step_has_the_rate_of_the_schedule_of_this_width(written: int, read: int) -> None:
+    before, after = schedule_of(written), schedule_of(read)
+    for _ in range(10 * written):
+        before.optimizer.step()
+        before.step()
+    assert before.get_last_lr()[0] == pytest.approx(2e-3 * SCHEDULES[written][2])
+    after.optimizer.load_state_dict(before.optimizer.state_dict())
+    after.load_state_dict(before.state_dict())
+    move_schedule(after, 10 * read)
+    share = SCHEDULES[read][2]
+    assert after.get_last_lr() == pytest.approx([2e-3 * share, 1e-3 * share])
+    assert [group["lr"] for group in after.optimizer.param_groups] == after.get_last_lr()
+    whole = schedule_of(read)
+    for _ in range(10 * read + 1):
+        whole.optimizer.step()
+        whole.step()
+    after.optimizer.step()
+    after.step()
+    assert after.get_last_lr() == whole.get_last_lr()

@@ -17,6 +17,10 @@ name, or the path of its converted form. What upstream does, and what this patch
 - accelerate saves what is counted by ranks or by micro batches: the schedule takes a step for each
   rank (scheduler.py:75), the number of micro batches decides when the optimizer steps, and DDP's
   wrapper is in the names of the weights. Here another width reads them in its own terms.
+- The optimizer's state has the rate of the next step, by the schedule of the width that saved it. The
+  two schedules differ where the rows are no multiple of the global batch: one has epochs x
+  ceil(ranks x rows / global batch) steps, warm-up in whole steps of these (finetune.py:684,
+  dpo_tune_cache.py:434). Here the optimizer gets the rate of the schedule of this width.
 """
 
 from __future__ import annotations
@@ -76,14 +80,27 @@ def _load_at_any_width() -> None:
         loaded = load(self, folder, *arguments, **options)
         ranks = len(list(Path(folder).glob("random_states_*.pkl")))
         self.step = 0  # a checkpoint is written when the optimizer has stepped
-        for scheduler in self._schedulers:
-            inner = getattr(scheduler, "scheduler", scheduler)
-            inner.last_epoch = inner.last_epoch * self.num_processes // ranks
+        if ranks != self.num_processes:
+            for scheduler in self._schedulers:
+                schedule = getattr(scheduler, "scheduler", scheduler)
+                move_schedule(schedule, schedule.last_epoch // ranks * self.num_processes)
         return loaded
 
     @replaces(checkpointing, "load_model")
     def load_unwrapped(load: Any, model: Any, file: Any, **options: Any) -> Any:
         return load(_match_names(model, file), file, **options)
+
+
+def move_schedule(schedule: Any, step: int) -> None:
+    """Move a schedule of transformers', which is a LambdaLR of torch's, to one of its own steps, and
+    give its optimizer the rates of that step.
+    """
+    factors = [factor(step) for factor in schedule.lr_lambdas]
+    rates = [base * factor for base, factor in zip(schedule.base_lrs, factors, strict=True)]
+    for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    schedule.last_epoch = step
+    schedule._last_lr = rates
 
 
 def _match_names(model: Any, file: Any) -> Any:
