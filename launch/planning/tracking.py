@@ -23,16 +23,14 @@ from typing import Any
 from launch.config.origins import Origin, Origins, Provenance
 from launch.config.schema import Family, RootConfig, Tracking
 from launch.planning.flags import Flag
-from launch.planning.folders import tracked_name
+from launch.planning.folders import TRACKER_FILE, tracked_name
 from launch.planning.trackers import TRACKERS, Tracker, find_tracker, is_offline
 
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
 _WANDB = (Tracking.wandb, Tracking.wandb_offline)
 # The section of a trainer's YAML for a tracker that it passes on and that has none of its own.
 OTHERS = "others"
-# The file with the tracker's id of the run, and the variable that names it to the worker
-# (launch/worker/tracker_runs.py).
-TRACKER_FILE = "tracker.json"
+# The variable that names the file of the tracker's id to the worker (launch/worker/tracker_runs.py).
 _TRACKER_FILE_VARIABLE = "LAUNCH_TRACKER_FILE"
 _MLFLOW_SERVER = "MLFLOW_TRACKING_URI"
 

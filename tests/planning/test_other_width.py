@@ -96,6 +96,9 @@ def test_the_same_command_continues_in_the_folder_of_the_other_width(tmp_path: P
     assert second.identity != first.identity and second.batch.width == 2
     assert second.flags["output_dir"].value == str(folder / "model")
     assert str(folder / "model") in second.command
+    tracked = at(tmp_path, 2, "tracking=wandb_offline")
+    assert str(tracked.flags["run_name"].value).endswith(first.name)
+    assert tracked.env["LAUNCH_TRACKER_FILE"] == str(folder / "tracker.json")
     assert second.config.name is None and second.resolved["name"] is None
     begin(second)  # the record is now that of the second width
     assert at(tmp_path, 1).folder == at(tmp_path, 2).folder == at(tmp_path, 4).folder == folder
