@@ -20,6 +20,7 @@ from launch.planning.folders import DEFAULT_NAME
 from launch.planning.loss import weigh_loss
 from launch.planning.parallel import Parallel
 
+_ADAMW = ("adamw_torch", "adamw_torch_fused")  # TRL's names of torch's AdamW
 ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
 
 
@@ -72,11 +73,24 @@ def _find_obstacles(
         yield "several ranks share a row"
     if flags.get("auto_find_batch_size"):  # transformers/trainer.py:1566
         yield "auto_find_batch_size takes the batch per device of the checkpoint"
+    is_converted = ShardedState.of(parallel) != ShardedState.whole
     trains_adapter = any(flags.get(name) for name in ADAPTER_FLAGS)
-    if trains_adapter and ShardedState.of(parallel) != ShardedState.whole:
+    if trains_adapter and is_converted:
         yield "an adapter is not resumed from a checkpoint of DeepSpeed's at another width"
+    if is_converted and not _has_adamw(flags):
+        yield "DeepSpeed converts the states of torch's AdamW alone"
     if trains_adapter and flags.get("lora_dropout"):
         yield "each rank draws the adapter's dropout with random numbers of its own"
+
+
+def _has_adamw(flags: Mapping[str, Any]) -> bool:
+    """Return whether the optimizer has the states that DeepSpeed's conversion takes by their names
+    in torch's AdamW (deepspeed/checkpoint/ds_to_universal.py:154). open-instruct's other one is
+    bitsandbytes' (dpo_tune_cache.py:419).
+    """
+    if flags.get("dpo_use_paged_optimizer"):
+        return False
+    return flags.get("optim", _ADAMW[0]) in _ADAMW
 
 
 def find_continued_run(stage_folder: Path, identity: str, training: str | None) -> str | None:

@@ -17,6 +17,7 @@ TRL = (
     "recipe.per_device_batch_size=8",
 )
 FINETUNE = ("stage=demo", "recipe.checkpoint_steps=10", "recipe.loss_averaging=tokens")
+OLMO = ("trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins")
 LORA = ("stage=demo_lora", "trainer=trl_sft", "recipe.checkpoint_steps=10")
 
 
@@ -33,6 +34,7 @@ LORA = ("stage=demo_lora", "trainer=trl_sft", "recipe.checkpoint_steps=10")
         (("stage=demo_dpo",), ("processes=2",), True),
         (("stage=demo_dpo", "trainer=trl_dpo"), ("processes=2",), True),
         (LORA, ("processes=2", "recipe.per_device_batch_size=8"), True),
+        ((*TRL, "recipe.optimizer=adafactor"), ("processes=2",), True),
         (("stage=sft", "gpus=8"), ("gpus=4",), True),
         (TRL, ("processes=2", "recipe.global_batch_size=128"), False),
         (TRL, ("processes=2", "recipe.learning_rate=1.0e-5"), False),
@@ -59,6 +61,10 @@ def test_how_the_ranks_share_the_work_is_no_part_of_the_training(
         (("stage=demo", "processes=2"), "short micro batch"),
         ((*TRL, "recipe.packing=bins"), "bins"),
         ((*LORA, "parallel=zero2"), "adapter"),
+        ((*TRL, "parallel=zero2", "recipe.optimizer=adafactor"), "AdamW"),
+        (("stage=dpo", "gpus=8", "flags.dpo_use_paged_optimizer=true"), "AdamW"),
+        (("stage=sft", "gpus=8", *OLMO), "olmo_core_finetune"),
+        (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), "dpo"),
         ((*LORA, "recipe.lora.dropout=0.1"), "dropout"),
         (("stage=demo_rlvr",), "completions"),
         (("stage=rm", "gpus=2", "recipe.checkpoint_steps=null"), "cannot be resumed"),
