@@ -60,9 +60,9 @@ LINES: list[tuple[str, int, str, str]] = [
     ("tracking_unsupported", 1, "trl_sft", "tracking=wandb ~trainer.tracking.wandb"),
     ("tracking_unsupported", 2, "finetune dpo", "tracking=mlflow"),
     ("tracking_unsupported", 3, "dpo olmo_core_finetune", "tracking=wandb_offline"),
-    ("refused_flag", 8, "trl_sft dpo", "flags.packing=true recipe.packing=none"),
-    ("refused_flag", 9, "finetune dpo_tune_cache", "flags.packing=true recipe.packing=none"),
-    ("refused_flag", 10, "trl_sft", "flags.padding_free=true recipe.packing=none"),
+    ("packing_flag", 1, "trl_sft dpo", "flags.packing=true recipe.packing=none"),
+    ("packing_flag", 2, "finetune dpo_tune_cache", "flags.packing=true recipe.packing=none"),
+    ("packing_flag", 3, "trl_sft", "flags.padding_free=true recipe.packing=none"),
     ("lora_init_splits_weights", 1, "trl_sft", f"{NF4} recipe.lora.init=pissa"),
     (
         "lora_init_splits_weights",

@@ -419,7 +419,7 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
     ),
     ("high_learning_rate", "trl_sft", {"learning_rate": 1.0}, [{"learning_rate": 1e-5}]),
     (
-        "refused_flag",
+        "packing_flag",
         "trl_sft",
         {"packing": True, "recipe.packing": "none"},
         [
@@ -427,8 +427,8 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
             {"packing": True, "recipe.packing": "bins"},
         ],
     ),
-    ("refused_flag", "trl_sft", {"padding_free": True, "recipe.packing": "none"}, [{}]),
-    ("refused_flag", "finetune", {"packing": True, "recipe.packing": "none"}, [{}]),
+    ("packing_flag", "trl_sft", {"padding_free": True, "recipe.packing": "none"}, [{}]),
+    ("packing_flag", "finetune", {"packing": True, "recipe.packing": "none"}, [{}]),
     (
         "optimizer_needs_qlora",
         "finetune",
