@@ -9,7 +9,6 @@ from launch.api.cost_facts import cache_command, describe_disk, describe_steps, 
 from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Kind, Launcher
-from launch.execution.resume import describe_next_attempt
 from launch.planning.batches import UNKNOWN_TRL, TokenForecast, describe_tokens
 from launch.planning.data import describe_data
 from launch.planning.estimate.forecast import MemoryForecast, describe
@@ -61,7 +60,7 @@ def plan_facts(
         *_name_first("patches", _describe_patches(plan)),
         ("options", ", ".join(_format_patch(option) for option in plan.options)),
         ("run folder", _relative(plan.folder)),
-        ("continues", describe_next_attempt(plan) or ""),
+        ("continues", _describe_next_attempt(plan)),
         ("python", _describe_python(plan)),
         ("afterwards", _describe_evaluation(plan)),
         *_name_first("memory", forecast),
@@ -106,6 +105,16 @@ def _batch_facts(plan: Plan, is_ray: bool) -> list[tuple[str, str]]:
         rows = f"rows of {recipe.max_seq_length:,} tokens"
         texts.append(f"{rows}: {recipe.global_batch_tokens:,} tokens")
     return _name_first("batch", texts)
+
+
+def _describe_next_attempt(plan: Plan) -> str:
+    if not plan.folder.exists():
+        return ""
+    from launch.execution.resume import (
+        describe_next_attempt,
+    )  # slow to import; a new run needs none
+
+    return describe_next_attempt(plan) or ""
 
 
 def _describe_evaluation(plan: Plan) -> str:

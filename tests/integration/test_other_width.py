@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.conftest import finish, records, stop_once
 from tests.thorough import mark_others
 
@@ -40,6 +42,8 @@ CASES = {
     "dpo-ddp-1-2": (DPO, ("processes=1",), ("processes=2",)),
 }
 QUICK = "trl_sft-ddp-1-2"
+# The conversion of this case is killed, and then has a full disk, before it is let through.
+HARMED = "trl_sft-zero2-1-2"
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
@@ -50,6 +54,39 @@ def series(folder: Path, metric: str, recorded: Sequence[int]) -> list[Any]:
     """The values of a metric at the recorded steps, of which a folder may have more."""
     by_step = {entry["step"]: entry for entry in steps(folder)}
     return [by_step[step].get(metric) for step in recorded]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def harm_conversion(home: Path, run: Path, *overrides: str) -> None:
+    """Kill the launcher once the conversion has written a file, then give it a disk that is full
+    after 32 KiB of a file: neither changes the checkpoints or begins an attempt.
+    """
+    python = warm.python_with_cold_ranks()  # a fork of the server's has the server's limits
+    converted = run / "converted"
+    before = contents(run / "model")
+    attempts = records(run / "attempts.jsonl")
+
+    def has_begun() -> bool:
+        return any(path.is_file() for path in converted.glob("*/*/zero/**/*"))
+
+    stop_once(home, has_begun, signal.SIGKILL, *overrides, python=python)
+    assert has_begun()
+    assert contents(run / "model") == before
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, limits[1]))
+    try:
+        code, text = finish(home, *overrides, python=python)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2 and "[conversion_failed]" in text, text
+    assert not converted.exists()
+    assert contents(run / "model") == before
+    assert records(run / "attempts.jsonl") == attempts
 
 
 @pytest.mark.parametrize("name", mark_others(list(CASES), [QUICK]))
@@ -77,6 +114,8 @@ def test_a_killed_run_goes_on_at_another_width(
 
     stop_once(home, is_past_it, signal.SIGKILL, *overrides, *first, f"name={cut.name}")
     logged = steps(cut)[-1]["step"]
+    if name == HARMED:
+        harm_conversion(home, cut, *overrides, *second, f"name={cut.name}")
     code, text = finish(home, *overrides, *second, f"name={cut.name}")
     assert code == 0, text
     begun, resumed = records(cut / "attempts.jsonl")

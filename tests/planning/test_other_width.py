@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.planning.build import build_plan
+from launch.execution.record.attempts import begin_attempt
+from launch.planning.build import build_plan, plan_on_this_machine
 from launch.planning.plan import Plan
-from tests.conftest import composed, fixed_machine, planned
+from tests.conftest import Launch, composed, fixed_machine, planned
+from tests.execution.files import trl_checkpoint
+from tests.messages import names
 
 TRL = (
     *("stage=demo", "trainer=trl_sft", "recipe.checkpoint_steps=10", "processes=1"),
@@ -148,3 +151,34 @@ def test_a_named_run_is_continued_by_its_name_alone(tmp_path: Path) -> None:
     folder = begin(at(tmp_path, 1, "name=mine"))
     assert at(tmp_path, 2).folder != folder
     assert at(tmp_path, 2, "name=mine").folder == folder
+
+
+def said_by_plan(launch: Launch, processes: int, *overrides: str) -> tuple[dict[str, str], str]:
+    """The facts and the notes that `plan` prints for a width."""
+    line = [override for override in TRL if not override.startswith("processes")]
+    done = launch("plan", *line, f"processes={processes}", *overrides)
+    assert done.returncode == 0, done.stderr
+    facts = (row.split(maxsplit=1) for row in done.stdout.splitlines() if not row.startswith(" "))
+    return {row[0]: row[1] for row in facts if len(row) == 2}, done.stderr
+
+
+def test_plan_says_which_run_goes_on_and_which_cannot(tmp_path: Path, launch: Launch) -> None:
+    """The step at another width; why an unfinished run is left, and nothing of a finished one."""
+    said, _ = said_by_plan(launch, 1)
+    assert "continues" not in said
+    begun = plan_on_this_machine(composed(*TRL))
+    folder = begin(begun)
+    (folder / "metrics.jsonl").write_text('{"step": 10, "loss": 1.0, "seconds": 1.0}\n')
+    (folder / "config.yaml").write_text(json.dumps(begun.resolved, default=str))
+    begin_attempt(folder, None, (), begun)
+    trl_checkpoint(folder / "model" / "checkpoint-10", 10)
+    said, noted = said_by_plan(launch, 2)
+    assert names(said["continues"], begun.name) and names(said["continues"], "checkpoint-10")
+    assert "step 10" in said["continues"] and "1 rank" in said["continues"]
+    assert str(folder) not in noted
+    said, noted = said_by_plan(launch, 2, "parallel=zero2")
+    assert "continues" not in said
+    assert str(folder) in noted and "parallel=zero2" in noted and "1 cpu" in noted
+    (folder / "DONE").write_text("{}")
+    said, noted = said_by_plan(launch, 2)
+    assert "continues" not in said and str(folder) not in noted
