@@ -95,7 +95,9 @@ def test_a_patch_says_what_a_record_needs(name: str) -> None:
     assert "\n" not in patch.reason
     assert patch.upstream
     for place in patch.upstream:
-        assert re.fullmatch(r"[a-z_]+/[a-z_/]+\.py:\d+(-\d+)?( \([a-z_]+ [\d.]+\))?", place), place
+        assert re.fullmatch(r"[a-z_]+/[a-z0-9_/]+\.py:\d+(-\d+)?( \([a-z_]+ [\d.]+\))?", place), (
+            place
+        )
 
 
 @cache
