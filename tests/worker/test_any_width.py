@@ -1,5 +1,5 @@
-"""What accelerate saved at one width, read at another: the names of weights, the schedule's step and
-the count of micro batches.
+"""What accelerate saved at one width, read at another: the names of weights, the schedule's step,
+the count of micro batches and the rows that are left.
 """
 
 from __future__ import annotations
@@ -106,3 +106,44 @@ def test_the_next_step_has_the_rate_of_the_schedule_of_this_width(written: int, 
     after.optimizer.step()
     after.step()
     assert after.get_last_lr() == whole.get_last_lr()
+
+
+ROWS, GLOBAL = 84, 12  # an epoch of seven steps
+
+
+def rows_of_steps(ranks: int, per_device: int, after: int = 0) -> list[list[int]]:
+    """The rows of each step of an epoch, as accelerate deals them to the ranks and skips those of
+    the steps before a checkpoint.
+    """
+    loading = pytest.importorskip("accelerate.data_loader")
+    accumulation = GLOBAL // (ranks * per_device)
+    by_rank = []
+    for rank in range(ranks):
+        order = torch.utils.data.RandomSampler(
+            range(ROWS), generator=torch.Generator().manual_seed(1)
+        )
+        batches = torch.utils.data.BatchSampler(order, per_device, drop_last=False)
+        own = loading.BatchSamplerShard(batches, ranks, rank)
+        by_rank.append(list(loading.SkipBatchSampler(own, after * accumulation)))
+    steps = []
+    for first in range(0, len(by_rank[0]), accumulation):
+        rows: list[int] = []
+        for micro_batches in by_rank:
+            for micro_batch in micro_batches[first : first + accumulation]:
+                rows += micro_batch
+        steps.append(sorted(rows))
+    return steps
+
+
+@pytest.mark.parametrize("after", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("before", "now"), [((1, 3), (2, 3)), ((2, 2), (1, 6)), ((2, 3), (4, 1)), ((4, 3), (2, 1))]
+)
+def test_the_epoch_of_two_widths_has_every_row_once(
+    before: tuple[int, int], now: tuple[int, int], after: int
+) -> None:
+    whole = rows_of_steps(1, GLOBAL)
+    resized = [*rows_of_steps(*before)[:after], *rows_of_steps(*now, after=after)]
+    assert resized == whole
+    rows = [row for step in resized for row in step]
+    assert sorted(rows) == list(range(ROWS))
