@@ -15,6 +15,7 @@ from typing import Any
 from launch.config.schema import Device
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run, mapping
+from launch.planning.command import is_decisive
 from launch.planning.folders import DEFAULT_NAME
 from launch.planning.other_width import ShardedState
 from launch.planning.parallel import default_mode
@@ -198,6 +199,8 @@ def training_settings(
             continue
         if isinstance(value, Mapping) and value:
             settings |= training_settings(value, with_trainer=with_trainer, prefix=f"{key}.")
+        elif key == "trainer.patches":
+            settings[key] = list(filter(is_decisive, value or ()))
         else:
             settings[key] = value
     return settings

@@ -227,6 +227,7 @@ _NOT_DECISIVE = (
     "olmo_core_steps",
     "reward_steps",
     "saving",
+    "universal_checkpoint",
 )
 
 
