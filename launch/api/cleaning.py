@@ -21,7 +21,7 @@ from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpo
 from launch.execution.record.lock import find_holder, lock_path, run_lock
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping
-from launch.execution.record.written import read_written
+from launch.execution.record.written import read_layouts, read_written
 from launch.files import read_text_or_empty
 from launch.pipelines.links import FOLDER as PIPELINES
 from launch.planning.find_runs import find_runs, resolve_run, run_name
@@ -267,7 +267,7 @@ def _unneeded_checkpoints(folder: Path) -> Iterator[tuple[Path, str]]:
     layout = _read_layout(run)
     if layout is None:
         return
-    checkpoints = find_checkpoints(folder / "model", layout)
+    checkpoints = find_checkpoints(folder / "model", read_layouts(folder, layout))
     if folder_status(folder) == "done":
         for checkpoint in checkpoints:
             yield checkpoint.path, "the run is finished and does not resume"

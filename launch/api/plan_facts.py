@@ -60,6 +60,7 @@ def plan_facts(
         *_name_first("patches", _describe_patches(plan)),
         ("options", ", ".join(_format_patch(option) for option in plan.options)),
         ("run folder", _relative(plan.folder)),
+        ("continues", _describe_next_attempt(plan)),
         ("python", _describe_python(plan)),
         ("afterwards", _describe_evaluation(plan)),
         *_name_first("memory", forecast),
@@ -104,6 +105,16 @@ def _batch_facts(plan: Plan, is_ray: bool) -> list[tuple[str, str]]:
         rows = f"rows of {recipe.max_seq_length:,} tokens"
         texts.append(f"{rows}: {recipe.global_batch_tokens:,} tokens")
     return _name_first("batch", texts)
+
+
+def _describe_next_attempt(plan: Plan) -> str:
+    if not plan.folder.exists():
+        return ""
+    from launch.execution.resume import (
+        describe_next_attempt,
+    )  # slow to import; a new run needs none
+
+    return describe_next_attempt(plan) or ""
 
 
 def _describe_evaluation(plan: Plan) -> str:

@@ -214,15 +214,17 @@ def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) 
     raise RuntimeError(f"the launcher ended with exit code {code}:\n{text[-2000:]}")
 
 
-def run_composed(composed: Composed, make_display: Callable[[Path], Display]) -> int:
+def run_composed(
+    composed: Composed, make_display: Callable[[Path], Display], *, is_swept: bool = False
+) -> int:
     """Run a composed stage in this process to its end and return the exit code; `make_display`
-    takes the run folder.
+    takes the run folder, and a run of a sweep (`is_swept`) continues none of another width.
 
     This is what the verb `run` does. Raises UserError when it cannot be started.
     """
     require_one_machine(composed.config)
     notes: list[str] = []
-    planned = plan_on_this_machine(composed)
+    planned = plan_on_this_machine(composed, is_swept=is_swept)
     note_earlier_run(planned, notes.append)
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     for note in notes:

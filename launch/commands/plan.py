@@ -36,7 +36,8 @@ examples:
 
 Prints what `run` would do and starts nothing: the exact command, ready to paste; the batch
 arithmetic; the predicted memory of a GPU; the environment; every flag with the override or the file
-and line that sets it. It needs no GPU, no torch and no checkout of open-instruct.
+and line that sets it; the unfinished run that goes on, and its step. It needs no GPU, no torch and
+no checkout of open-instruct.
 
 exit codes: 0 planned; 2 it cannot work, and the messages explain why
 """
@@ -59,6 +60,7 @@ def plan(line: CommandLine) -> int:
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
+        _note_earlier_run(planned.plan)
         if line.json:
             print_json(planned)
         else:
@@ -67,6 +69,14 @@ def plan(line: CommandLine) -> int:
         return EXIT_DONE
 
     return compose(line, show)
+
+
+def _note_earlier_run(plan: Plan) -> None:
+    """Report why a plan is a new run, if an earlier run of its settings is in another folder."""
+    if plan.folder.parent.exists():
+        from launch.execution.earlier_runs import note_earlier_run  # a stage's first run needs none
+
+        note_earlier_run(plan, notify)
 
 
 def _show_pipeline(pipeline: Pipeline, *, json: bool) -> int:

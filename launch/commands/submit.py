@@ -98,7 +98,7 @@ def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]
     plans = list(pipeline.plans) if pipeline else []
 
     def add(composed: Composed) -> int:
-        planned = plan_on_this_machine(composed)
+        planned = plan_on_this_machine(composed, is_swept=bool(line.sweeps))
         note_earlier_run(planned, notify)
         plans.append(planned)
         return EXIT_DONE

@@ -188,7 +188,8 @@ def trial(line: CommandLine) -> int:
         raise refusal("detach_one", message, "detach", "leave one of them out")
 
     def run_one(composed: Composed) -> int:
-        return run_composed(composed, lambda folder: display_for(stream))
+        is_swept = len(configurations) > 1
+        return run_composed(composed, lambda folder: display_for(stream), is_swept=is_swept)
 
     if len(configurations) == 1 or all(composed.config.cache_only for composed in configurations):
         for composed in configurations:

@@ -68,6 +68,7 @@ from launch.execution.supervise.stop_signals import hold_signals
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
+from launch.execution.universal import converted
 from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
 from launch.planning.read_files import LoadedFiles
@@ -106,7 +107,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     inputs = snapshot_files(plan, proven)
     clear_run_folder(plan, start, display.say)
     base = digest_base(plan)
-    with _prepared(plan, display) as folder:
+    with converted(plan, start, display.say), _prepared(plan, display) as folder:
         supervised = _run_recorded(plan, start, folder, display, run_ranks, inputs)
         run = Run(folder.path)
         checkpoint = start.checkpoint.path if start.checkpoint is not None else None
@@ -155,7 +156,7 @@ def _run_recorded(  # noqa: PLR0917
         if start.checkpoint is not None:
             is_foreign = start.foreign is not None
             record_found(plan.folder, start.checkpoint.path, is_foreign=is_foreign)
-        attempt = begin_attempt(plan.folder, start.checkpoint, start.incomplete)
+        attempt = begin_attempt(plan.folder, start.checkpoint, start.incomplete, plan)
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
         elif attempt > 1:

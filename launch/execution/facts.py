@@ -124,7 +124,8 @@ class GuardContext:
     losses: Mapping[int, float] = field(default_factory=dict)
     # The step of the checkpoint; None if there is none, or it is unknown.
     resumed_step: int | None = None
-    # Whether a repeated step has the same samples; an RLVR run samples new ones.
+    # Whether a repeated step has the same samples and the same sums: an RLVR run samples new ones,
+    # and ranks of another number add up in another order.
     repeats: bool = True
 
 

@@ -10,18 +10,23 @@ from typing import Any
 from launch import resources
 from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
+from launch.execution.earlier_runs import has_same_training, other_plan_problem
 from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
 from launch.execution.record.format import add_restart_cure
 from launch.execution.record.outcome import folder_status, read_outcome
-from launch.execution.record.run import Run, mapping, number, objects
-from launch.execution.record.written import read_written
+from launch.execution.record.run import Run, number, objects
+from launch.execution.record.written import read_layouts, read_written
 from launch.files import archive_folder, read_json_object
 from launch.planning.digest_cache import DigestCache
 from launch.planning.plan import Plan
 from launch.table import format_duration
 from launch.worker.finding import Finding, Fix
-from launch.worker.json_codec import to_json
-from launch.worker.patches import EVIDENCE_PATCHES, EXACT_RESUME, RESUME_PATCHES
+from launch.worker.patches import (
+    EVIDENCE_PATCHES,
+    EXACT_RESUME,
+    RESUME_PATCHES,
+    UNIVERSAL_CHECKPOINT,
+)
 
 _RESTART = Fix.of("{0} archives this run and starts over", "restart=true")
 _SHORT = 600.0  # seconds of training that may be lost without the user's restart=true
@@ -52,9 +57,19 @@ def is_finished(plan: Plan) -> bool:
         return False
     refuse_other_format(plan)
     run = Run(plan.folder)
-    if run.other_format is None and run.plan and run.plan.get("identity") != plan.identity:
-        raise UserError(_other_plan_problem(plan, run))
+    if run.other_format is None and run.plan and not has_same_training(run, plan):
+        raise UserError(other_plan_problem(plan, run))
     return status == "done" and not plan.config.restart
+
+
+def needs_conversion(plan: Plan, checkpoint: Checkpoint) -> bool:
+    """Return whether DeepSpeed can't read a checkpoint as it is, because other ranks wrote it."""
+    return plan.parallel.zero_stage is not None and checkpoint.layout != layout_of(plan)
+
+
+def converted_folder(plan: Plan) -> Path:
+    """Return the folder of a checkpoint that was converted for an attempt at another width."""
+    return plan.folder / "converted"
 
 
 def refuse_other_format(plan: Plan) -> None:
@@ -77,8 +92,8 @@ def decide_start(plan: Plan) -> AttemptStart:
         return AttemptStart()
     if plan.config.restart:
         return AttemptStart(restart_reason="restart=true")
-    layout = layout_of(plan)
-    checkpoints = find_checkpoints(plan.model_dir, layout)
+    layouts = read_layouts(plan.folder, layout_of(plan))
+    checkpoints = find_checkpoints(plan.model_dir, layouts)
     if not checkpoints and last_logged_step(plan.folder) == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
@@ -166,6 +181,24 @@ def describe_continuation(
     return f"to continue: the same command without {' and '.join(left_out)}"
 
 
+def describe_next_attempt(plan: Plan) -> str | None:
+    """Describe from which step the run in a plan's folder goes on, or why it does not; None for a
+    run that is finished, has not begun, or starts over.
+    """
+    try:
+        start = AttemptStart() if is_finished(plan) else decide_start(plan)
+    except UserError as error:
+        return error.problems[0].message
+    chosen = start.checkpoint
+    if chosen is None:
+        return None
+    text = f"{plan.name} from {chosen.unit} {chosen.number} ({chosen.path.name})"
+    ranks = chosen.layout.world_size if chosen.layout else plan.parallel.width.world_size
+    if ranks != plan.parallel.width.world_size:
+        text += f" of {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    return f"{text}, which is converted first" if needs_conversion(plan, chosen) else text
+
+
 def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]) -> None:
     """Move the incomplete checkpoints aside, or the whole folder where the run starts over.
 
@@ -202,12 +235,22 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     proves_steps = not set(EVIDENCE_PATCHES).isdisjoint(plan.patches)
     if chosen.unit == "step" and proves_steps:
         expected = ("--expect", f"resumed_step={chosen.number}")
+    patches: list[str] = []
+    flags: tuple[str, ...] = ()
+    path = chosen.path
+    if needs_conversion(plan, chosen):
+        path = converted_folder(plan) / path.name
+        patches.append(UNIVERSAL_CHECKPOINT)
     if plan.config.trainer.family == Family.trl:
-        flags = ("--resume_from_checkpoint", str(chosen.path))
-        return replace(plan, command=(*before, *expected, *after, *flags))
-    patch = f"{_resume_patch(plan)}={chosen.path.name}"
-    command = (*before, "--patch", patch, *expected, *after)
-    return replace(plan, command=command, patches=(*plan.patches, patch))
+        flags = ("--resume_from_checkpoint", str(path))
+    else:
+        value = path.name if path == chosen.path else str(path)
+        patches.append(f"{_resume_patch(plan)}={value}")
+    arguments: list[str] = []
+    for patch in patches:
+        arguments += ["--patch", patch]
+    command = (*before, *arguments, *expected, *after, *flags)
+    return replace(plan, command=command, patches=(*plan.patches, *patches))
 
 
 def _resume_patch(plan: Plan) -> str | None:
@@ -345,34 +388,3 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Finding:
         every = plan.config.recipe.checkpoint_steps
         message += f", with no checkpoint yet (recipe.checkpoint_steps={every})"
     return Finding.error("nothing_to_resume", message, None, cure)
-
-
-def differing_flags(run: Run, plan: Plan) -> list[str]:
-    """Return the trainer's flags whose values a recorded plan and this one set differently."""
-    recorded = run.flags
-    planned = {name: to_json(flag.value) for name, flag in plan.flags.items()}
-    names = sorted({*recorded, *planned})
-    return [f"--{name}" for name in names if recorded.get(name) != planned.get(name)]
-
-
-def _other_plan_problem(plan: Plan, run: Run) -> Finding:
-    """Return the problem of a folder that holds a run of another plan."""
-    ranks = mapping(run.plan.get("batch")).get("width")
-    device = mapping(run.plan.get("parallel")).get("device")
-    is_recorded = ranks is not None and device is not None
-    recorded_width = f"{ranks} {device}"
-    planned_width = f"{plan.batch.width} {plan.parallel.width.device.value}"
-    if is_recorded and recorded_width != planned_width:
-        message = (
-            f"{plan.folder} holds a run of another plan at width {recorded_width}; this plan has "
-            f"width {planned_width}"
-        )
-        cure = "resume it at its own width, use another name=, or leave the name out"
-        return Finding.error("other_width", message, "name", cure)
-    names = [name for name in differing_flags(run, plan) if name != "--output_dir"]
-    differences = f", which differs in {', '.join(names[:3])}" if names else ""
-    message = (
-        f"{plan.folder} holds a run of plan {run.plan.get('identity')}; this one is "
-        f"{plan.identity}{differences}"
-    )
-    return Finding.error("name_taken", message, "name", "use another name=, or leave it out")

@@ -22,9 +22,10 @@ from launch.planning.checks import check_flags
 from launch.planning.command import build_command
 from launch.planning.flags import Flag, replace_computed_values
 from launch.planning.folders import NAME, default_name, tracked_name
-from launch.planning.identity import identify_run
+from launch.planning.identity import RunIdentity, identify_run
 from launch.planning.library_key_check import check_library_files
 from launch.planning.machine import Machine, this_machine
+from launch.planning.other_width import find_continued_run
 from launch.planning.plan import Plan
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
 from launch.planning.rules.plan_rule import FlagsCase
@@ -53,16 +54,16 @@ def plan_on_this_machine(
     await_digests: Callable[[], None] | None = None,
     reads_rows: bool = True,
     pending: PendingModel = NOTHING_PENDING,
+    is_swept: bool = False,
 ) -> Plan:
     """Plan a composed stage on this machine. Raises UserError.
 
-    See `this_machine` for `starts_trainer` and `await_digests`, and `build_plan` for `reads_rows`
-    and `pending`.
+    See `this_machine` for `starts_trainer` and `await_digests`, and `build_plan` for the others.
     """
     machine = this_machine(
         composed.config, composed.origins, await_digests, starts_trainer=starts_trainer
     )
-    return build_plan(composed, machine, reads_rows=reads_rows, pending=pending)
+    return build_plan(composed, machine, reads_rows=reads_rows, pending=pending, is_swept=is_swept)
 
 
 def build_plan(
@@ -71,12 +72,14 @@ def build_plan(
     *,
     reads_rows: bool = True,
     pending: PendingModel = NOTHING_PENDING,
+    is_swept: bool = False,
 ) -> Plan:
     """Plan a composed stage: resolve its settings, render the command, identify the run by what was
     rendered.
 
     Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is
-    not read without `reads_rows`. `pending` is a model that another run is still to make. Raises
+    not read without `reads_rows`. `pending` is a model that another run is still to make. A plan of
+    a sweep (`is_swept`), which may compare widths, continues no run of another width. Raises
     UserError for settings that cannot work.
     """
     try:
@@ -94,6 +97,7 @@ def build_plan(
 
         plan = build({})
         plan = _plan_with_earlier_text(plan, build) or plan
+        plan = plan if is_swept else _in_folder_of_other_width(plan)
         plan = replace(plan, warnings=(*plan.warnings, *find_warnings(plan)))
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
@@ -124,15 +128,16 @@ def _build(
     )
     sources = unnamed.sources
     settings = unnamed.settings
-    identity, input_digests = _identify(unnamed, machine)
-    name = composed.config.name or default_name(settings.parallel.width, identity)
+    identity = _identify(unnamed, machine)
+    name = composed.config.name or default_name(settings.parallel.width, identity.run)
     flags = _name_flags(unnamed, composed.stage, name)
     flag_warnings = _check_flags(unnamed, flags, machine)
     files_checked = check_library_files(settings.parallel.library_files, machine.packages)
     return Plan(
         stage=composed.stage,
         name=name,
-        identity=identity,
+        identity=identity.run,
+        training_identity=identity.training,
         config=sources.config,
         resolved=composed.plain,
         origins=composed.origins,
@@ -142,7 +147,7 @@ def _build(
         cache=sources.cache,
         inputs=sources.inputs,
         content=unnamed.content,
-        input_digests=input_digests,
+        input_digests=identity.digests,
         data=unnamed.data,
         shape=settings.shape,
         lora=settings.lora,
@@ -167,8 +172,8 @@ def _build(
     )
 
 
-def _identify(unnamed: UnnamedRun, machine: Machine) -> tuple[str, dict[str, str]]:
-    """Return the run's identity, and the digests of its local inputs by path."""
+def _identify(unnamed: UnnamedRun, machine: Machine) -> RunIdentity:
+    """Return the run's identities, and the digests of its local inputs."""
     return identify_run(
         unnamed.sources.config,
         machine,
@@ -275,6 +280,20 @@ def _plan_with_earlier_text(plan: Plan, build: Callable[[Mapping[str, str]], Pla
         if (earlier.folder, earlier.identity) == (run, identity):
             return earlier
     return None
+
+
+def _in_folder_of_other_width(plan: Plan) -> Plan:
+    """Return the plan in the folder of the run that it continues, if that began at another width.
+
+    A run that the user names, starts over or only tokenises for has a folder of its own.
+    """
+    config = plan.config
+    if config.name is not None or config.restart or config.cache_only or plan.folder.exists():
+        return plan
+    name = find_continued_run(plan.folder.parent, plan.identity, plan.training_identity)
+    if name is None:
+        return plan
+    return replace(plan.renamed(name), config=config, resolved=plan.resolved)
 
 
 def _runs_to_resume(plan: Plan) -> list[Path]:

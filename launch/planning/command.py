@@ -165,6 +165,7 @@ def patch_conditions(
         "preview": None,  # is added by `preview` and `check`
         "token_sums": config.recipe.loss_averaging == LossAveraging.sum,
         "token_weighting": config.recipe.loss_averaging == LossAveraging.tokens,
+        "universal_checkpoint": None,  # is added when a run resumes at another width
     }
 
 
@@ -226,6 +227,7 @@ _NOT_DECISIVE = (
     "olmo_core_steps",
     "reward_steps",
     "saving",
+    "universal_checkpoint",
 )
 
 

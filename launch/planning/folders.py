@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from launch import resources
@@ -10,6 +11,9 @@ from launch.planning.parallel import Width
 
 # Stands for a run's name until its identity, a digest of what was rendered, is known.
 NAME = "{name}"
+# A default name has the width and the identity. An archived run, whose name ends with a date, does
+# not match.
+DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")
 # The longest name in a tracker, in characters. wandb refuses longer tags, and open-instruct makes
 # the run's name a tag (finetune.py:465).
 _LONGEST_TAG = 64

@@ -2,7 +2,8 @@
 
 The name and the folder of a run contain its identity, which is the same on every machine. It covers
 the content of local inputs by digests, on which the caches of tokenised data and log-probs depend
-too.
+too. A second identity leaves out how the ranks share the work: runs that share it are the same
+training, which can go on at another width.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from launch.planning.folders import cache_folder, machine_places, runs_folder
 from launch.planning.input_source import InputSource
 from launch.planning.inputs import Inputs
 from launch.planning.machine import Machine
+from launch.planning.other_width import ShardedState, find_obstacle
 from launch.planning.parallel import Parallel
 from launch.planning.tracking import TRACKING_VARIABLES
 
 DIGITS = 8
 # Variables that differ between machines, or that change nothing in what is trained.
 _NOT_DECISIVE = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
+# Variables and patches that follow from the width and the parallel mode.
+_OF_THE_WIDTH = ("ACCELERATE_USE_CPU", "deepspeed_on_cpu", "dpo_single_process_group")
 # The files that transformers reads a tokenizer and its chat template from.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -46,6 +50,17 @@ TOKENIZER_FILES = (
 )
 
 
+@dataclass(frozen=True)
+class RunIdentity:
+    """The identities of a plan, and the digests of its local inputs by path."""
+
+    run: str  # covers everything that decides what a run trains
+    # The same without the width, the parallel mode and the batch per device; None for a run that
+    # can't go on at another width.
+    training: str | None
+    digests: Mapping[str, str]
+
+
 def identify_run(
     config: RootConfig,
     machine: Machine,
@@ -59,9 +74,9 @@ def identify_run(
     env: Mapping[str, str],
     patches: Sequence[str],
     options: Sequence[str],
-) -> tuple[str, dict[str, str]]:
-    """Return the identity, a digest of everything that decides what a run trains, without the
-    machine's paths and with its inputs by content; and the digests of those inputs, by path.
+) -> RunIdentity:
+    """Return the identities of a plan: digests of everything that decides what a run trains,
+    without the machine's paths and with its inputs by content.
 
     `flags` are those of `build_flags`: without an automatic choice of attention, as the same plan
     may be made where the packages are not, and without tracking, which changes nothing in the
@@ -70,9 +85,7 @@ def identify_run(
     digest = machine.digests.of
     trainer = config.trainer
     identified = content
-    if config.model.trained_by:
-        # The caches, whose paths are rendered, depend on the model itself. The identity depends on
-        # the run that makes the model.
+    if config.model.trained_by:  # paths of caches have the model itself, the identity its run
         by_run = identify_by_run(inputs.model, config.model.trained_by, digest)
         identified = read_content(config, inputs, parallel, machine.cwd, by_run, template=template)
     made_later = inputs.model.content if config.model.trained_by else None
@@ -98,13 +111,51 @@ def identify_run(
         decisive["options"] = list(filter(is_decisive, options))
     if flag_files:
         decisive["flag_files"] = flag_files
-    cache = cache_folder(config, machine.cwd)
-    places = machine_places(runs_folder(config, machine.cwd), cache)
+    places = _name_places(config, machine.cwd, content, identified)
+    can_go_on = find_obstacle(config, parallel, batch, values_of(flags)) is None
+    shared = _without_width(decisive, config, parallel)
+    input_digests = _digests_by_path(inputs, {**identified.digests, **parallel_files})
+    return RunIdentity(
+        run=compute_identity(decisive, places, identified.digests),
+        training=compute_identity(shared, places, identified.digests) if can_go_on else None,
+        digests={**input_digests, **flag_files},
+    )
+
+
+def _name_places(
+    config: RootConfig, cwd: Path, content: InputContent, identified: InputContent
+) -> dict[Path, str]:
+    """Return the folders whose paths are rendered, with what stands for them in an identity: the
+    caches of `content` by the names of the content that is `identified`.
+    """
+    cache = cache_folder(config, cwd)
+    places = machine_places(runs_folder(config, cwd), cache)
     places[cache / content.tokenized] = f"{{cache}}/{identified.tokenized}"
     places[cache / content.reference] = f"{{cache}}/{identified.reference}"
-    identity = compute_identity(decisive, places, identified.digests)
-    input_digests = _digests_by_path(inputs, {**identified.digests, **parallel_files})
-    return identity, {**input_digests, **flag_files}
+    return places
+
+
+def _without_width(
+    decisive: Mapping[str, Any], config: RootConfig, parallel: Parallel
+) -> dict[str, Any]:
+    """Return what decides a training, without how the ranks share the model and the global batch.
+
+    Which form a checkpoint has stays: a trainer reads no other form, and open-instruct has fp32
+    weights under DeepSpeed alone.
+    """
+    names = config.trainer.launch
+    split = {names.get("per_device"), names.get("accumulation")}
+    return {
+        **decisive,
+        "flags": {name: value for name, value in decisive["flags"].items() if name not in split},
+        "batch": decisive["batch"]["global"],
+        "parallel": [ShardedState.of(parallel), parallel.precision.value],
+        "env": {
+            name: value for name, value in decisive["env"].items() if name not in _OF_THE_WIDTH
+        },
+        "patches": [name for name in decisive["patches"] if name not in _OF_THE_WIDTH],
+        "files": [],
+    }
 
 
 def _digests_by_path(inputs: Inputs, digests: Mapping[Path, str | None]) -> dict[str, str]:

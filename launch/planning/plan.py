@@ -26,6 +26,7 @@ from launch.planning.lora import Lora
 from launch.planning.loss import LossWeighting, weigh_loss
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.model_folder import find_output_faults
+from launch.planning.other_width import ADAPTER_FLAGS, find_obstacle
 from launch.planning.parallel import Parallel
 from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
 from launch.worker.finding import Finding
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
 # The keys of plan.json that are left out where there is nothing.
-_OMITTED_IF_EMPTY = ("replaced", "options", "started_from", "chat_template")
-_ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
+_OMITTED_IF_EMPTY = ("replaced", "options", "started_from", "chat_template", "training_identity")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Plan:
     stage: str
     name: str  # of the run's folder
     identity: str
+    # the identity without the width; None if the run can't go on at another width
+    training_identity: str | None
     config: RootConfig
     # the configuration as plain data, which the run folder records as config.yaml
     resolved: Mapping[str, Any]
@@ -100,7 +102,7 @@ class Plan:
     @property
     def trains_adapter(self) -> bool:
         """Whether an adapter is trained, by recipe.lora or by flags of the trainer's own alone."""
-        return any(self.flags[name].value for name in _ADAPTER_FLAGS if name in self.flags)
+        return any(self.flags[name].value for name in ADAPTER_FLAGS if name in self.flags)
 
     @property
     def trl_template(self) -> TrlTemplate | None:
@@ -117,6 +119,11 @@ class Plan:
     @property
     def loss_weighting(self) -> LossWeighting:
         return weigh_loss(self.config, self.batch, values_of(self.flags))
+
+    @property
+    def width_obstacle(self) -> str | None:
+        """Why the run can't go on at another width; None if it can."""
+        return find_obstacle(self.config, self.parallel, self.batch, values_of(self.flags))
 
     @property
     def unset(self) -> tuple[str, ...]:
@@ -216,6 +223,7 @@ class Plan:
             "stage": self.stage,
             "name": self.name,
             "identity": self.identity,
+            "training_identity": self.training_identity,
             "trainer": self.trainer,
             "parallel": {
                 "mode": self.parallel.mode,

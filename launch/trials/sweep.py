@@ -144,7 +144,7 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
             message = f"name={name} would give several runs of the sweep one folder"
             cure = "leave it out: each run's name has its identity"
             raise refusal("sweep_folder", message, "name", cure)
-        planned = plan_on_this_machine(composed)
+        planned = plan_on_this_machine(composed, is_swept=True)
         note_earlier_run(planned, notes.append)
         return planned
 

@@ -6,8 +6,8 @@ other work.
     python entry.py --call MODULE [ARGUMENT]...
 
 This file only loads its package, whatever the interpreter and working directory, and calls `main`
-of a module in it: of `program.py`, which runs a rank, or of MODULE (evaluating, generating,
-merging, reward_proof, verifiers).
+of a module in it: of `program.py`, which runs a rank, or of MODULE (converting, evaluating,
+generating, merging, reward_proof, verifiers).
 """
 
 from __future__ import annotations

@@ -80,10 +80,16 @@ def deepspeed(folder: Path, tag: str, ranks: int, zero_stage: int) -> None:
         torch_file(folder / tag / "mp_rank_00_model_states.pt")
 
 
-def trl_checkpoint(folder: Path, step: int) -> Path:
-    """The files of transformers' Trainer for one rank."""
+def trl_checkpoint(folder: Path, step: int, ranks: int = 1, zero_stage: int | None = None) -> Path:
+    """The files of transformers' Trainer."""
     model(folder)
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+    names = ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
+    names.append("scheduler.pt")
+    if zero_stage is None:
+        names.append("optimizer.pt")
+    else:
+        deepspeed(folder, f"global_step{step}", ranks, zero_stage)
+    for name in names:
         torch_file(folder / name)
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return folder

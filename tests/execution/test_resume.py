@@ -12,12 +12,20 @@ import pytest
 
 from launch.config.schema import Family
 from launch.errors import UserError
-from launch.execution.record.attempts import begin_attempt
+from launch.execution.record.attempts import begin_attempt, has_several_widths
 from launch.execution.record.checkpoints import Layout, find_checkpoints
 from launch.execution.record.written import CheckpointRecorder, record_found, writers_of
-from launch.execution.resume import clear_run_folder, decide_start, is_finished, resume_plan
+from launch.execution.resume import (
+    clear_run_folder,
+    converted_folder,
+    decide_start,
+    describe_next_attempt,
+    is_finished,
+    resume_plan,
+)
 from launch.planning.plan import Plan
 from launch.table import format_duration
+from launch.worker.patches import UNIVERSAL_CHECKPOINT
 from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, model, saved_state, trl_checkpoint
 from tests.messages import values_of
@@ -224,6 +232,96 @@ def test_another_plan_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     assert kind == "other_width"
     assert "1 cpu" in text and "2 cpu" in text
     assert problem_of(plan_of(tmp_path, "processes=2", "restart=true"))[0] == "other_width"
+
+
+WIDTHS = ("trainer=trl_sft", "processes=1")
+
+
+def begin_at(plan: Plan, step: int, *, is_recorded: bool) -> Path:
+    """The folder of a run that was killed after a checkpoint, which its record has or not."""
+    begin(plan, step)
+    begin_attempt(plan.folder, None, (), plan)
+    recorder = CheckpointRecorder(plan.folder, plan.model_dir)
+    ranks = plan.parallel.width.world_size
+    path = plan.model_dir / f"checkpoint-{step}"
+    trl_checkpoint(path, step, ranks, plan.parallel.zero_stage)
+    if is_recorded:
+        recorder.record_new(is_whole=True)
+    recorder.close(is_writing=False)
+    return path
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "widths", "is_converted"),
+    [
+        ("auto", (1, 2), False),
+        ("auto", (2, 1), False),
+        ("zero2", (1, 2), True),
+        ("zero2", (2, 2), False),
+        ("zero3", (2, 4), True),
+    ],
+)
+def test_a_run_goes_on_at_another_width(
+    tmp_path: Path, mode: str, widths: tuple[int, int], is_converted: bool, is_recorded: bool
+) -> None:
+    first, second = widths
+    line = ("trainer=trl_sft", f"parallel={mode}", "recipe.per_device_batch_size=8")
+    before = plan_of(tmp_path, *line, f"processes={first}")
+    path = begin_at(before, 20, is_recorded=is_recorded)
+    plan = plan_of(tmp_path, *line, f"processes={second}")
+    assert not is_finished(plan)
+    start = decide_start(plan)
+    assert start.checkpoint is not None and start.checkpoint.path == path
+    resumed = resume_plan(plan, start)
+    assert (UNIVERSAL_CHECKPOINT in resumed.patches) is is_converted
+    assert (UNIVERSAL_CHECKPOINT in resumed.command) is is_converted
+    target = converted_folder(plan) / path.name if is_converted else path
+    assert resumed.command[-1] == str(target)
+    described = describe_next_attempt(plan)
+    assert described is not None and "step 20" in described
+    assert (f"of {first} rank" in described) is (first != second)
+
+    # A checkpoint is read by the width of the attempt that wrote it, whatever came after.
+    record_found(plan.folder, path)
+    begin_attempt(plan.folder, start.checkpoint, (), plan)
+    (plan.folder / "plan.json").write_text(json.dumps(plan.as_json()))
+    for again in (before, plan):
+        chosen = decide_start(again).checkpoint
+        assert chosen is not None and chosen.path == path
+    assert has_several_widths(plan.folder) is (first != second)
+
+
+def test_finetune_gets_the_path_of_the_converted_checkpoint(tmp_path: Path) -> None:
+    line = ("parallel=zero2", "recipe.loss_averaging=tokens")
+    before = plan_of(tmp_path, *line, "processes=2")
+    begin(before, 10)
+    begin_attempt(before.folder, None, (), before)
+    saved_state(before.model_dir / "step_10", 2, 2)
+    plan = plan_of(tmp_path, *line)
+    resumed = resume_plan(plan, decide_start(plan))
+    path = converted_folder(plan) / "step_10"
+    assert resumed.patches[-2:] == (UNIVERSAL_CHECKPOINT, f"exact_resume={path}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "value"),
+    [
+        (("trainer=finetune",), ("processes=2",), "micro batch"),
+        (("parallel=zero2",), ("processes=2", "parallel=zero3"), "parallel=zero2"),
+        (("parallel=zero2",), ("processes=2", "parallel=ddp"), "parallel=zero2"),
+        (("parallel=single",), ("processes=2", "parallel=zero2"), "parallel=ddp"),
+        ((), ("processes=2", "recipe.global_batch_size=128"), "global batch is 64"),
+        ((), ("processes=2", "recipe.learning_rate=1.0e-5"), "--learning_rate"),
+        (("recipe.packing=bins",), ("processes=2",), "bins"),
+    ],
+)
+def test_a_run_of_another_training_does_not(
+    tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], value: str
+) -> None:
+    begin(plan_of(tmp_path, *WIDTHS, *first), 20)
+    kind, text = problem_of(plan_of(tmp_path, *WIDTHS, *first, *second))
+    assert kind == "other_width" and value in text
 
 
 def test_a_checkpoint_of_another_width_is_not_complete(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_ids_are_stable() -> None:
         "dpo_packed_padding",
         "dpo_reference_cache",
         "exact_resume",
+        "universal_checkpoint",
         "deepspeed_on_cpu",
         "registered_models",
         "preview",
@@ -94,7 +95,9 @@ def test_a_patch_says_what_a_record_needs(name: str) -> None:
     assert "\n" not in patch.reason
     assert patch.upstream
     for place in patch.upstream:
-        assert re.fullmatch(r"[a-z_]+/[a-z_/]+\.py:\d+(-\d+)?( \([a-z_]+ [\d.]+\))?", place), place
+        assert re.fullmatch(r"[a-z_]+/[a-z0-9_/]+\.py:\d+(-\d+)?( \([a-z_]+ [\d.]+\))?", place), (
+            place
+        )
 
 
 @cache

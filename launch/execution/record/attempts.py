@@ -8,29 +8,43 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.checkpoints import Checkpoint, checkpoint_step
+from launch.execution.record.checkpoints import Checkpoint, Layout, checkpoint_step, layout_of
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.steps import read_steps
 from launch.files import append_json, read_json_lines, write_json_lines
+from launch.planning.plan import Plan
 from launch.worker.json_codec import versioned
 
 ATTEMPTS = "attempts.jsonl"
 SUPERSEDED = "metrics.superseded.jsonl"
 
 
-def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[Checkpoint]) -> int:
-    """Record that an attempt begins and return its number, from 1.
+def begin_attempt(
+    folder: Path,
+    chosen: Checkpoint | None,
+    incomplete: Sequence[Checkpoint],
+    plan: Plan | None = None,
+) -> int:
+    """Record that an attempt begins, at the width of `plan`, and return its number, from 1.
 
     Steps that were logged after the checkpoint that it resumes from (`chosen`) will be logged
     again: they move from metrics.jsonl to metrics.superseded.jsonl.
     """
     number = latest_attempt(folder) + 1
-    attempt = {
+    attempt: dict[str, Any] = {
         "attempt": number,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "resumed_from": chosen.path.name if chosen else None,
         "set_aside": [checkpoint.path.name for checkpoint in incomplete],
     }
+    if plan is not None:
+        layout = layout_of(plan)
+        attempt |= {
+            "width": str(plan.parallel.width),
+            "mode": plan.parallel.mode,
+            "ranks": layout.world_size,
+            "zero_stage": layout.zero_stage,
+        }
     append_json(folder / ATTEMPTS, versioned(attempt))
     if chosen is not None and chosen.unit == "step":
         supersede_steps(folder / "metrics.jsonl", chosen.number)
@@ -41,6 +55,47 @@ def latest_attempt(folder: Path) -> int:
     """Return the number of the last attempt that began; 0 before the first."""
     numbers = [entry.get("attempt") for entry in read_json_lines(folder / ATTEMPTS)]
     return max((number for number in numbers if isinstance(number, int)), default=0)
+
+
+def attempt_layouts(folder: Path, layout: Layout) -> dict[int, Layout]:
+    """Return the layout of the checkpoints of each attempt that recorded its width, by number.
+
+    `layout` has what is the same in all attempts.
+    """
+    layouts = {}
+    for entry in read_json_lines(folder / ATTEMPTS):
+        number = entry.get("attempt")
+        ranks = entry.get("ranks")
+        if isinstance(number, int) and isinstance(ranks, int):
+            layouts[number] = replace(layout, world_size=ranks, zero_stage=entry.get("zero_stage"))
+    return layouts
+
+
+def find_width_changes(attempts: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """Return the steps after which a run went on at another width or in another parallel mode, each
+    with what changed: `cpu1 to cpu2`.
+    """
+    changes = []
+    before: tuple[str, str] | None = None
+    for attempt in attempts:
+        if "width" not in attempt:
+            continue
+        now = (str(attempt["width"]), str(attempt.get("mode")))
+        step = checkpoint_step(attempt.get("resumed_from"))
+        if before is not None and now != before and step is not None:
+            differing = 0 if now[0] != before[0] else 1
+            changes.append((step, f"{before[differing]} to {now[differing]}"))
+        before = now
+    return changes
+
+
+def has_several_widths(folder: Path) -> bool:
+    """Return whether attempts of a run had different widths or ZeRO stages."""
+    widths = {
+        (entry.get("ranks"), entry.get("zero_stage"))
+        for entry in read_json_lines(folder / ATTEMPTS)
+    }
+    return len(widths) > 1
 
 
 def supersede_steps(metrics: Path, step: int) -> None:

@@ -9,8 +9,8 @@ finetune.py:971). So the files themselves are checked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -69,6 +69,14 @@ class Layout:
         return _TRANSFORMERS if self.family == Family.trl else _ACCELERATE
 
 
+@dataclass(frozen=True)
+class RunLayouts:
+    """The layouts of the checkpoints of a run whose attempts had several widths."""
+
+    latest: Layout  # that of the latest attempt
+    by_name: Mapping[str, Layout] = field(default_factory=dict)  # of the checkpoints on record
+
+
 def layout_of(plan: Plan) -> Layout:
     """Return the layout of the checkpoints that a plan's run writes."""
     trainer = plan.config.trainer
@@ -86,23 +94,28 @@ class Checkpoint:
     number: int  # optimizer steps done, or the epoch (from 0); -1 if the name has no number
     faults: tuple[str, ...]  # reasons why it can't be loaded
     marked: bool  # open-instruct's file COMPLETED is there
+    layout: Layout | None = None  # that of the attempt that wrote it
 
     @property
     def complete(self) -> bool:
         return not self.faults
 
 
-def find_checkpoints(output: Path, layout: Layout) -> list[Checkpoint]:
+def find_checkpoints(output: Path, layouts: Layout | RunLayouts) -> list[Checkpoint]:
     """Return all folders below `output` that the trainer would take for a checkpoint, newest
     last.
     """
     if not output.is_dir():
         return []
-    started = layout.naming.started
+    if isinstance(layouts, Layout):
+        layouts = RunLayouts(layouts)
+    started = layouts.latest.naming.started
     folders = [path for path in output.iterdir() if path.is_dir()]
-    checkpoints = [
-        _read_checkpoint(folder, layout) for folder in folders if started.fullmatch(folder.name)
-    ]
+    checkpoints = []
+    for folder in folders:
+        if started.fullmatch(folder.name):
+            layout = layouts.by_name.get(folder.name, layouts.latest)
+            checkpoints.append(_read_checkpoint(folder, layout))
     return sorted(
         checkpoints, key=lambda checkpoint: (checkpoint.unit == "step", checkpoint.number)
     )
@@ -139,7 +152,7 @@ def _read_checkpoint(path: Path, layout: Layout) -> Checkpoint:
     if not faults:
         foreign = find_foreign_pickle(path)
         faults = (foreign,) if foreign is not None else ()
-    return Checkpoint(path, unit, number, faults, marked=(path / MARK).exists())
+    return Checkpoint(path, unit, number, faults, (path / MARK).exists(), layout)
 
 
 def _accelerate_faults(path: Path, layout: Layout) -> Iterator[str]:

@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from launch.digests import Digest, describe_file_changes, files_below, hash_file
-from launch.execution.record.attempts import latest_attempt
-from launch.execution.record.checkpoints import MARK, is_being_written, names_checkpoint
+from launch.execution.record.attempts import attempt_layouts, latest_attempt
+from launch.execution.record.checkpoints import (
+    MARK,
+    Layout,
+    RunLayouts,
+    is_being_written,
+    names_checkpoint,
+)
 from launch.files import append_json, read_json_lines
 from launch.worker.json_codec import versioned
 from launch.worker.opened import FileState, is_same_file, opened_state
@@ -40,6 +46,13 @@ class WrittenCheckpoint:
     digests: Mapping[str, str] = field(default_factory=dict)
     # False for the last checkpoint, to which another node may have added a file after its record.
     whole: bool = True
+    # The latest attempt when a checkpoint without a known `attempt` was found.
+    found_after: int | None = None
+
+    @property
+    def writer(self) -> int | None:
+        """The attempt whose ranks wrote the files, whether or not it has proven anything of them."""
+        return self.found_after if self.attempt is None else self.attempt
 
     def find_change(self, folder: Path, digest: Digest) -> str | None:
         """Describe how the files in `folder` differ from those that were written; None if they do
@@ -109,17 +122,37 @@ def _read_line(line: Mapping[str, Any]) -> WrittenCheckpoint:
         files,
         digests,
         whole=line.get("whole") is not False,
+        found_after=line.get("found_after"),
     )
+
+
+def read_layouts(run: Path, layout: Layout) -> RunLayouts:
+    """Return the layouts of a run's checkpoints, each by the width of the attempt that wrote it.
+
+    `layout` is that of the plan, for attempts that recorded no width. A checkpoint that is not
+    recorded was written by the latest attempt.
+    """
+    by_attempt = attempt_layouts(run, layout)
+    written = read_written(run)
+    by_name = {
+        name: by_attempt.get(checkpoint.writer or 0, layout) for name, checkpoint in written.items()
+    }
+    return RunLayouts(by_attempt.get(latest_attempt(run), layout), by_name)
 
 
 def record_found(run: Path, checkpoint: Path, *, is_foreign: bool = False) -> None:
     """Record a checkpoint that a resume begins with, unless it is recorded. Raises OSError.
 
+    It is called before the next attempt begins, so the latest one has written the checkpoint.
     `is_foreign`: the user has accepted files that differ from those that an attempt has recorded,
     and about which that attempt has proven nothing.
     """
-    if is_foreign or checkpoint.name not in read_written(run):
-        _append(run, WrittenCheckpoint(checkpoint.name, None, checkpoint_files(checkpoint)))
+    known = read_written(run).get(checkpoint.name)
+    if known is not None and not is_foreign:
+        return
+    writer = known.writer if known is not None else latest_attempt(run)
+    files = checkpoint_files(checkpoint)
+    _append(run, WrittenCheckpoint(checkpoint.name, None, files, found_after=writer))
 
 
 def record_last(run: Path, output: Path) -> None:
@@ -280,5 +313,7 @@ def _append(run: Path, checkpoint: WrittenCheckpoint) -> None:
     line: dict[str, object] = {"checkpoint": checkpoint.name, "attempt": checkpoint.attempt}
     if not checkpoint.whole:
         line["whole"] = False
+    if checkpoint.found_after is not None:
+        line["found_after"] = checkpoint.found_after
     line["files"] = files
     append_json(run / WRITTEN, versioned(line))

@@ -26,8 +26,9 @@
   }
 
   class Chart {
-    constructor(figure, { lines, unit }) {
+    constructor(figure, { lines, unit, marks = [] }) {
       this.figure = figure;
+      this.marks = marks;
       this.unit = unit ? ` ${unit.split(" ")[0]}` : "";
       this.isLog = false;
       this.step = null; // the step that the readout shows
@@ -133,6 +134,11 @@
       this.fill(".step-labels", steps.map(([step, text]) => (
         ["text", { x: `${100 * this.toLeft(step) / this.areaWidth}%`, y: this.height + 18 }, text]
       )));
+      const marks = this.marks.filter(([step]) => step >= view.first && step <= view.last);
+      this.fill(".marks", marks.flatMap(([step, text]) => {
+        const x = `${100 * this.toLeft(step) / this.areaWidth}%`;
+        return [["line", { x1: x, x2: x, y2: this.height }], ["text", { x, dx: 4, dy: "1em" }, text]];
+      }));
       for (const end of ["y1", "y2"]) this.area.querySelector(".base").setAttribute(end, this.height);
     }
 

@@ -65,6 +65,8 @@ class Chart:
     lines: Sequence[Line]
     # The first and the last step of the axis, the same for all charts of a page.
     steps: tuple[int, int]
+    # Steps after which something about a run changed, and what it was.
+    marks: Sequence[tuple[int, str]] = ()
 
     @property
     def is_drawn(self) -> bool:
@@ -83,7 +85,10 @@ class Chart:
             steps = [step for step, _ in line.points]
             values = [round_value(value) for _, value in line.points]
             lines.append({"label": line.label, "steps": steps, "values": values})
-        return {"steps": self.steps, "unit": self.unit, "lines": lines}
+        content: dict[str, object] = {"steps": self.steps, "unit": self.unit, "lines": lines}
+        if self.marks:
+            content["marks"] = self.marks
+        return content
 
     def table(self) -> list[list[str]]:
         """Return the chart as text: each curve's values at a few steps, its lowest and its highest.

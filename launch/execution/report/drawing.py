@@ -124,11 +124,20 @@ class Drawing:
         first, last = self.chart.steps
         label_width = max(36.0, len(f"{last:,}") * _CHARACTER + 14)
         most = max(2, int(_NARROW / label_width))
-        ticks = []
-        for step, label in choose_ticks(first, last, most, is_whole=True):
-            percent = 100 * (step - first) / (last - first)
-            ticks.append(AxisTick(round(percent, 2), label))
-        return ticks
+        ticks = choose_ticks(first, last, most, is_whole=True)
+        return [AxisTick(self._percent_of(step), label) for step, label in ticks]
+
+    @property
+    def marks(self) -> list[AxisTick]:
+        """The marks of the chart that are among its steps."""
+        first, last = self.chart.steps
+        marks = [mark for mark in self.chart.marks if first <= mark[0] <= last]
+        return [AxisTick(self._percent_of(step), label) for step, label in marks]
+
+    def _percent_of(self, step: float) -> float:
+        """Return the place of a step, in percent of the width from the left."""
+        first, last = self.chart.steps
+        return round(100 * (step - first) / (last - first), 2)
 
     @property
     def paths(self) -> list[tuple[Line, str, str]]:

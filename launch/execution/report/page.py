@@ -7,12 +7,14 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from launch.errors import refusal
 from launch.execution.completion import find_model_changes
+from launch.execution.record.attempts import find_width_changes
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts
@@ -63,10 +65,15 @@ def render_runs(
     if len(runs) > 1:
         default_title = f"{len(runs)} runs: {', '.join(run_by_label)}"
         comparison = compare_runs(run_by_label)
+    marks: list[tuple[int, str]] = []
+    for label, run in run_by_label.items():
+        name = f"{label}: " if len(runs) > 1 else ""
+        marks += [(step, f"{name}{text}") for step, text in find_width_changes(run.attempts)]
     return _render(
         title or default_title,
         {label: run.metrics for label, run in run_by_label.items()},
         {label: _kind_of(run) for label, run in run_by_label.items()},
+        marks=marks,
         runs=[_run_sections(label, run) for label, run in run_by_label.items()],
         comparison=comparison,
         tables=tables,
@@ -87,10 +94,12 @@ def _render(
     title: str,
     curves_by_run: Mapping[str, MetricCurves],
     kinds: Mapping[str, str],
+    marks: Sequence[tuple[int, str]] = (),
     **content: Any,
 ) -> str:
     """Return a page: its head, its style and its scripts, its charts, and the rest of its content.
-    `kinds` has the kind of each run's stage.
+    `kinds` has the kind of each run's stage, `marks` the steps after which a run went on at another
+    width.
 
     The page's content security policy allows these scripts and nothing else.
     """
@@ -99,7 +108,8 @@ def _render(
     drawn = []
     always_0 = []
     single_values: list[Figure] = []
-    for chart in build_charts(curves_by_run, kinds):
+    for unmarked in build_charts(curves_by_run, kinds):
+        chart = replace(unmarked, marks=marks)
         if chart.is_always_0:
             always_0.append(chart.title)
         elif chart.is_drawn:

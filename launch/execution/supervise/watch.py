@@ -36,8 +36,15 @@ from launch.execution.facts import (
     Tick,
 )
 from launch.execution.guards import build_guards
-from launch.execution.record.attempts import earlier_losses, resumed_step
-from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints, layout_of
+from launch.execution.record.attempts import earlier_losses, has_several_widths, resumed_step
+from launch.execution.record.checkpoints import (
+    Checkpoint,
+    Layout,
+    RunLayouts,
+    find_checkpoints,
+    layout_of,
+)
+from launch.execution.record.written import read_layouts
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
 from launch.planning.build import plan_line
@@ -298,7 +305,8 @@ class WatchConfig:
     guard_context: GuardContext = field(default_factory=GuardContext)
     inputs: LoadedFiles | None = None  # compares the loaded files; None: they are not compared
     output: Path | None = None  # the trainer's output folder
-    layout: Layout | None = None  # determines which checkpoints of this run are complete
+    # determines which checkpoints of this run are complete
+    layout: Layout | RunLayouts | None = None
     checkpoint_bytes: int | None = None  # an estimate; None if unknown
     model_bytes: int | None = None  # an estimate; None if unknown
     situation: Situation = field(default_factory=Situation)
@@ -342,11 +350,11 @@ def build_watch_config(plan: Plan) -> WatchConfig:
             total_steps=recipe.max_steps,
             losses=earlier_losses(plan.folder),
             resumed_step=resumed_step(plan.folder),
-            repeats=plan.config.stage.kind != Kind.rlvr,
+            repeats=plan.config.stage.kind != Kind.rlvr and not has_several_widths(plan.folder),
             model=plan.inputs.model.local,
         ),
         output=plan.model_dir,
-        layout=layout_of(plan),
+        layout=read_layouts(plan.folder, layout_of(plan)),
         checkpoint_bytes=int(written[1]) if written else None,
         model_bytes=int(written[0]) if written else None,
         situation=Situation(

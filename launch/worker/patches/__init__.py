@@ -58,6 +58,7 @@ _IDS = {
     "preview": ("preview",),
     "progress": ("dataset_cache", "saving"),
     "resume": ("exact_resume",),
+    "universal": ("universal_checkpoint",),
     "shared": ("chat_template", "evidence", "lengths", "adapter_inputs"),
 }
 _MODULES = {id: module for module, ids in _IDS.items() for id in ids}
@@ -91,12 +92,15 @@ EVIDENCE_PATCHES = ("evidence", "olmo_core_evidence")
 # one.
 EXACT_RESUME = "exact_resume"
 RESUME_PATCHES = (EXACT_RESUME, "olmo_core_resume")
+# The patch of a run that resumes from a DeepSpeed checkpoint of another width.
+UNIVERSAL_CHECKPOINT = "universal_checkpoint"
 
 __all__ = [
     "EVIDENCE_PATCHES",
     "EXACT_RESUME",
     "PATCHES",
     "RESUME_PATCHES",
+    "UNIVERSAL_CHECKPOINT",
     "PatchContext",
     "PatchError",
     "PatchInfo",

@@ -16,6 +16,7 @@ from ..trainer import TrainerProgram
 VERSIONS = {
     "accelerate": "1.15.0",
     "datasets": "5.2.0",
+    "deepspeed": "0.19.8",
     "olmo_core": "3.0.0",
     "transformers": "5.23.0",
 }

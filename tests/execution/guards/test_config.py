@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launch.errors import UserError
+from launch.execution.record.checkpoints import RunLayouts
 from launch.execution.supervise.watch import build_watch_config
 from tests.conftest import composed, planned
 
@@ -46,10 +47,9 @@ def test_the_supervisor_is_told_what_the_plan_knows() -> None:
     assert config.guard_context.checkpoint_every == 500
     assert list(config.guard_context.ranks) == list(range(8))
     assert config.allow == ("throughput",)
-    assert config.layout is not None and (config.layout.world_size, config.layout.zero_stage) == (
-        8,
-        3,
-    )
+    assert isinstance(config.layout, RunLayouts)
+    latest = config.layout.latest
+    assert (latest.world_size, latest.zero_stage) == (8, 3)
     # 8.03e9 parameters: bf16 weights, fp32 master weights and two moments
     assert config.checkpoint_bytes == pytest.approx(8.03e9 * 14)
     batch = config.situation.settings.batch

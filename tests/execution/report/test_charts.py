@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from launch.execution.record.attempts import find_width_changes
 from launch.execution.record.run import Run
 from launch.execution.record.steps import Curve, MetricCurves
 from launch.execution.report.charts import Chart, build_charts
 from launch.execution.report.page import render_document, render_runs
+from launch.files import append_json
 from launch.trials.view import build_document
 from tests.execution.report.folders import write_run
 
@@ -111,3 +113,25 @@ def test_a_sweep_shows_its_values_and_one_number_once(tmp_path: Path) -> None:
     plots = re.findall(r'<figure class="spreads".*?</figure>', page, re.DOTALL)
     assert len(plots) == 2
     assert all("learning_rate=1e-5" in plot and "learning_rate=2e-5" in plot for plot in plots)
+
+
+def test_a_change_of_width_is_marked_on_every_curve(tmp_path: Path) -> None:
+    step = {"loss": 2.0, "tokens": 100, "seconds": 1.0}
+    folder = write_run(tmp_path / "demo" / "x", [step] * 30)
+    attempts = [
+        {"attempt": 1, "width": "gpu8", "mode": "zero3", "resumed_from": None},
+        {"attempt": 2, "width": "gpu8", "mode": "zero3", "resumed_from": "step_10"},
+        {"attempt": 3, "width": "gpu4", "mode": "zero3", "resumed_from": "step_20"},
+        {"attempt": 4, "resumed_from": "step_20"},  # of a version that recorded no width
+        {"attempt": 5, "width": "gpu4", "mode": "zero2", "resumed_from": "step_25"},
+    ]
+    append_json(folder / "attempts.jsonl", *attempts)
+    assert find_width_changes(attempts) == [(20, "gpu8 to gpu4"), (25, "zero3 to zero2")]
+    page = render_runs([Run(folder)])
+    marks = re.findall(r'<g class="marks".*?</g>', page)
+    assert marks and len(marks) == page.count('<svg class="curves"')
+    for mark in marks:
+        assert "gpu8 to gpu4" in mark and 'x1="65.52%"' in mark  # step 20 of 1 to 30
+    data = re.search(r"<script[^>]*type=\"application/json\"[^>]*>(.*?)</script>", page, re.DOTALL)
+    assert data is not None and '[20, "gpu8 to gpu4"]' in data[1]
+    assert "marks" not in str(build_charts({"run": curves({"loss": 2.0})})[0].as_json())

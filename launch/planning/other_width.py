@@ -1,0 +1,121 @@
+"""Which runs can go on at another width, and the unfinished run that a plan continues.
+
+A training does not depend on its width if every optimizer step has the same rows with the same
+weights however many ranks share them. accelerate deals the rows of a global batch to the ranks in
+turn (data_loader.py:110, BatchSamplerShard), so the rows of a step follow from the global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from launch.config.recipe_keys import Packing
+from launch.config.schema import Kind, Launcher, RootConfig
+from launch.files import read_json_object
+from launch.planning.batch_split import Batch
+from launch.planning.folders import DEFAULT_NAME
+from launch.planning.loss import weigh_loss
+from launch.planning.parallel import Parallel
+
+_ADAMW = ("adamw_torch", "adamw_torch_fused")  # TRL's names of torch's AdamW
+ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
+
+
+class ShardedState(StrEnum):
+    """Which ranks have a part of the optimizer's state, and so which files a checkpoint has."""
+
+    whole = "whole"  # every rank has all of it: `single` and `ddp`
+    optimizer = "optimizer"  # ZeRO 1 and 2
+    model = "model"  # ZeRO 3, which shares out the weights too
+
+    @classmethod
+    def of(cls, parallel: Parallel) -> ShardedState:
+        """Return the form of the checkpoints of a parallel mode."""
+        return cls.of_stage(parallel.zero_stage)
+
+    @classmethod
+    def of_stage(cls, zero_stage: int | None) -> ShardedState:
+        """Return the form of the checkpoints of a ZeRO stage; None is without DeepSpeed."""
+        if zero_stage is None:
+            return cls.whole
+        return cls.model if zero_stage == 3 else cls.optimizer
+
+
+def find_obstacle(
+    config: RootConfig, parallel: Parallel, batch: Batch, flags: Mapping[str, Any]
+) -> str | None:
+    """Return why a run can't go on at another width; None if it can.
+
+    `flags` are the trainer's values by name.
+    """
+    return next(_find_obstacles(config, parallel, batch, flags), None)
+
+
+def _find_obstacles(
+    config: RootConfig, parallel: Parallel, batch: Batch, flags: Mapping[str, Any]
+) -> Iterator[str]:
+    trainer = config.trainer
+    if not trainer.resumable:
+        yield f"runs of {trainer.name} cannot be resumed"
+    if trainer.launcher != Launcher.accelerate:
+        yield f"checkpoints of {trainer.name} are resumed at the width that wrote them only"
+    if config.stage.kind == Kind.rlvr:
+        yield "each rank draws its completions with random numbers of its own"
+    weighting = weigh_loss(config, batch, flags)
+    if weighting.reason:
+        yield weighting.reason
+    if config.recipe.packing == Packing.bins:
+        yield "rows that are packed into bins are resumed at the width that packed them only"
+    if batch.ranks_per_row > 1 or (flags.get("sequence_parallel_size") or 1) > 1:
+        yield "several ranks share a row"
+    if flags.get("auto_find_batch_size"):  # transformers/trainer.py:1566
+        yield "auto_find_batch_size takes the batch per device of the checkpoint"
+    is_converted = ShardedState.of(parallel) != ShardedState.whole
+    trains_adapter = any(flags.get(name) for name in ADAPTER_FLAGS)
+    if trains_adapter and is_converted:
+        yield "an adapter is not resumed from a checkpoint of DeepSpeed's at another width"
+    if is_converted and not _has_adamw(flags):
+        yield "DeepSpeed converts the states of torch's AdamW alone"
+    if trains_adapter and flags.get("lora_dropout"):
+        yield "each rank draws the adapter's dropout with random numbers of its own"
+
+
+def _has_adamw(flags: Mapping[str, Any]) -> bool:
+    """Return whether the optimizer has the states that DeepSpeed's conversion takes by their names
+    in torch's AdamW (deepspeed/checkpoint/ds_to_universal.py:154). open-instruct's other one is
+    bitsandbytes' (dpo_tune_cache.py:419).
+    """
+    if flags.get("dpo_use_paged_optimizer"):
+        return False
+    return flags.get("optim", _ADAMW[0]) in _ADAMW
+
+
+def find_continued_run(stage_folder: Path, identity: str, training: str | None) -> str | None:
+    """Return the name of the run that a plan without a name continues, which began at another
+    width; None if there is none.
+
+    It is the newest one that has a default name and either ran last as this very plan, or is
+    unfinished with the same training and a checkpoint. `identity` and `training` are those of
+    `RunIdentity`.
+    """
+    if training is None:
+        return None
+    found: dict[float, str] = {}
+    for file in stage_folder.glob("*/plan.json"):
+        run = file.parent
+        if DEFAULT_NAME.fullmatch(run.name) is None:
+            continue
+        recorded = read_json_object(file)
+        is_same = recorded.get("identity") == identity
+        is_unfinished = not (run / "DONE").exists() and _has_checkpoint(run / "model")
+        if is_same or (is_unfinished and recorded.get("training_identity") == training):
+            found[file.stat().st_mtime] = run.name
+    return found[max(found)] if found else None
+
+
+def _has_checkpoint(model: Path) -> bool:
+    """Return whether a trainer that accelerate starts has written a checkpoint, by its name."""
+    return any(model.glob("step_*/")) or any(model.glob("checkpoint-*/"))
