@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch.api import tables
 from launch.commands.run_parsers import build_logs_parser, build_status_parser
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
+from launch.errors import EXIT_DONE, refusal
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
@@ -193,8 +193,7 @@ def _describe_end(folder: Path, jobs: _RunJobs) -> str:
         steps = count_of(outcome.steps, "step")
         result = f", {outcome.result}" if outcome.result else ""
         return f"done: {steps} in {format_duration(outcome.seconds)}{result}"
-    state = "stopped" if outcome.exit_code == EXIT_INTERRUPTED else "failed"
-    lines = [f"{state} ({outcome.exit_code}) after step {outcome.steps}: {outcome.cause}"]
+    lines = [f"{outcome.state} ({outcome.exit_code}) after step {outcome.steps}: {outcome.cause}"]
     lines += [f"  {line}" for line in outcome.detail]
     if outcome.cure_line:
         lines.append(outcome.cure_line)

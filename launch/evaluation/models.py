@@ -18,7 +18,7 @@ from launch.execution.record.written import read_written
 from launch.files import read_json_object
 from launch.planning.adapter import Adapter, check_adapter, read_adapter
 from launch.planning.chat_template import read_template
-from launch.planning.digest_cache import DigestCache
+from launch.planning.digest_cache import open_digests
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import resolve_run, run_name
 from launch.planning.hub_cache import hub_snapshot
@@ -172,7 +172,7 @@ def _refuse_replaced(checkpoint: Path) -> None:
     change = find_foreign_pickle(checkpoint)
     written = read_written(run).get(checkpoint.name)
     if written is not None and change is None:
-        digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
+        digests = open_digests(run)
         change = written.find_change(checkpoint, digests.of)
         digests.save(create_folder=False)
     if change is not None:

@@ -27,7 +27,7 @@ from launch.execution.record.reward_trend import find_reward_trend
 from launch.execution.record.run import Run
 from launch.execution.record.steps import logged_number
 from launch.planning.adapter import read_adapter
-from launch.planning.digest_cache import DigestCache
+from launch.planning.digest_cache import DigestCache, open_digests
 from launch.planning.flags import values_of
 from launch.planning.model_folder import find_other_tensor
 from launch.planning.plan import Plan
@@ -373,7 +373,7 @@ def find_model_changes(run: Path) -> list[Finding]:
 
     The ids are model_changed and base_changed. Files that are not changed are read once.
     """
-    digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
+    digests = open_digests(run)
     changes = find_changes(run, digests.of)
     digests.save(create_folder=False)
     return changes

@@ -20,7 +20,7 @@ from launch.external import failure_reason, run_command
 from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command
 from launch.planning.adapter import Adapter, check_adapter
-from launch.planning.digest_cache import DigestCache
+from launch.planning.digest_cache import DigestCache, open_digests
 from launch.planning.estimate.shape import read_shape
 from launch.planning.identity import TOKENIZER_FILES
 from launch.planning.model_folder import find_model_faults
@@ -69,13 +69,14 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)
     refuse_changes(adapter.folder.parent)
     target = adapter.merged
-    digests = DigestCache(target / "digests.json")
+    digests = open_digests(adapter.folder.parent)
     adapter_digest = digests.of(adapter.folder)
     base_digest = digests.of(adapter.local_base) if adapter.local_base else None
     record = _read_record(target)
     made_of = (adapter_digest, base_digest)
     if record is not None and (record.get("adapter"), record.get("base_digest")) == made_of:
         is_unchanged = record.get("files") == digest_model(target, digests.of)
+        digests.save()
         if is_unchanged and not find_model_faults(target):
             return _as_merged(target, record["report"], built=False)
     if target.exists() and record is None:
@@ -94,7 +95,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
             "adapter": adapter_digest,
             "base": adapter.base,
             "base_digest": base_digest,
-            "files": digest_model(staging, DigestCache(target).of),
+            "files": digest_model(staging, DigestCache(staging).of),  # under paths of today only
             "report": report,
         }
         write_json(staging / RECORD, versioned(new_record))
@@ -102,6 +103,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         if target.exists():
             shutil.rmtree(target)
         staging.rename(target)
+        digests.save()
         return merged
     finally:
         shutil.rmtree(staging, ignore_errors=True)

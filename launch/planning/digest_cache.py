@@ -30,6 +30,11 @@ _BLOB = re.compile(r"[0-9a-f]{64}")
 _SETTLED = 2.0
 
 
+def open_digests(run: Path) -> DigestCache:
+    """Open the cache of digests of the runs that `run` lies among: RUNS/.cache/digests.json."""
+    return DigestCache(run.parents[1] / ".cache" / "digests.json")
+
+
 class DigestCache:
     """Digests files and folders. Results are cached in `file`, which may be missing, stale or not
     writable. Another node may have written it: the number of a device does not count.

@@ -14,10 +14,12 @@ from launch.execution.merge import (
     QUANTIZED_TOLERANCE,
     TOLERANCES,
     Merged,
+    Training,
     merge_adapter,
     read_training,
     refuse_difference,
 )
+from launch.planning import digest_cache
 from launch.planning.adapter import Adapter, read_adapter
 from tests.execution.files import model, safetensors
 
@@ -87,6 +89,32 @@ def write(name: str) -> Change:
     return lambda folder: (folder / name).write_text("other")
 
 
+def mergeable(
+    run: Path, monkeypatch: pytest.MonkeyPatch, merges: list[Path] | None = None
+) -> tuple[Adapter, Training]:
+    """Make an adapter in a run's folder and its base, for merges whose worker is not started: it
+    would write the model that is added to `merges`.
+    """
+    base = model(run / "base")
+    folder = run / "model"
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 4, "base_model_name_or_path": str(base)}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    safetensors(folder / "adapter_model.safetensors", {"lora_A": (2, 4)})
+    adapter = read_adapter(folder)
+    assert adapter is not None
+    written = [] if merges is None else merges
+
+    def merge(adapter: Adapter, training: object, staging: Path) -> dict[str, object]:
+        written.append(model(staging))
+        return {"error": 0.0, "dtype": "float32", "adapter_effect": 0.5, "tokens": 64}
+
+    monkeypatch.setattr("launch.execution.merge._run_merge", merge)
+    monkeypatch.setattr("launch.execution.merge.require_modules", lambda *arguments: None)
+    monkeypatch.setattr("launch.execution.merge.check_adapter", lambda *arguments: None)
+    return adapter, read_training(adapter)
+
+
 @pytest.mark.parametrize(
     ("change", "is_kept"),
     [
@@ -102,26 +130,32 @@ def test_a_merge_is_used_again_only_of_the_same_adapter_and_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, is_kept: bool
 ) -> None:
     """The worker that merges is not started: that it would be is what is tested."""
-    base = model(tmp_path / "base")
-    folder = tmp_path / "model"
-    folder.mkdir()
-    config = {"peft_type": "LORA", "r": 4, "base_model_name_or_path": str(base)}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    safetensors(folder / "adapter_model.safetensors", {"lora_A": (2, 4)})
-    adapter = read_adapter(folder)
-    assert adapter is not None
     merges: list[Path] = []
-
-    def merge(adapter: Adapter, training: object, staging: Path) -> dict[str, object]:
-        merges.append(model(staging))
-        return {"error": 0.0, "dtype": "float32", "adapter_effect": 0.5, "tokens": 64}
-
-    monkeypatch.setattr("launch.execution.merge._run_merge", merge)
-    monkeypatch.setattr("launch.execution.merge.require_modules", lambda *arguments: None)
-    monkeypatch.setattr("launch.execution.merge.check_adapter", lambda *arguments: None)
-    training = read_training(adapter)
+    adapter, training = mergeable(tmp_path, monkeypatch, merges)
     assert merge_adapter(adapter, training).built
     assert not merge_adapter(adapter, training).built
     change(tmp_path)
     assert merge_adapter(adapter, training).built != is_kept
     assert len(merges) == (1 if is_kept else 2)
+
+
+def test_files_are_read_once_for_any_number_of_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the merged model's own, which is read as it is written and where it is then."""
+    read: list[str] = []
+    hash_file = digest_cache.hash_file
+
+    def note(path: Path, progress: Callable[[int], None]) -> str:
+        read.append(path.name)
+        return hash_file(path, progress)
+
+    monkeypatch.setattr(digest_cache, "hash_file", note)
+    monkeypatch.setattr(digest_cache, "_SETTLED", -1.0)  # the files are new
+    adapter, training = mergeable(tmp_path / "sft" / "run", monkeypatch)
+    (tmp_path / ".cache").mkdir()
+    assert merge_adapter(adapter, training).built
+    assert not merge_adapter(adapter, training).built
+    read.clear()
+    assert not merge_adapter(adapter, training).built
+    assert read == []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.record.reward_trend import RewardTrend
 from launch.files import load_json, open_file, parse_json_lines
 from launch.terminal import join_lines
@@ -16,6 +17,12 @@ from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
 FolderStatus = Literal["absent", "unfinished", "done", "failed"]
+EndState = Literal["done", "stopped", "interrupted", "failed"]
+_END_STATES: dict[int, EndState] = {
+    EXIT_DONE: "done",
+    EXIT_STOPPED: "stopped",
+    EXIT_INTERRUPTED: "interrupted",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,11 @@ class Outcome:
     afterwards: str | None = None  # a failure after the model was saved, of an evaluation or a push
     # The digests of the model's files (launch/planning/saved_model.py).
     model: Mapping[str, Any] | None = None
+
+    @property
+    def state(self) -> EndState:
+        """How the run ended, in a word: `stopped` by a guard or by evidence that was refuted."""
+        return _END_STATES.get(self.exit_code, "failed")
 
     @property
     def result(self) -> str | None:

@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.report.charts import Chart
 from launch.execution.run_facts import View, facts_in
 from launch.planning.flags import FLAG_COLUMNS
 from launch.table import Table, format_duration, format_measurement
 
-_STATES = {EXIT_DONE: "done", EXIT_STOPPED: "stopped", EXIT_INTERRUPTED: "interrupted"}
 _VERDICTS = {
     "done": "finished",
     "stopped": "stopped",
@@ -55,7 +53,7 @@ def find_state(run: Run) -> str:
     """
     if run.outcome is None:
         return "running" if run.holder else "unfinished"
-    return _STATES.get(run.outcome.exit_code, "failed")
+    return run.outcome.state
 
 
 def count_steps(run: Run) -> str:
