@@ -108,6 +108,9 @@ def test_a_plan_says_what_it_does_not_know(tmp_path: Path) -> None:
     plan.lengths_file.parent.mkdir(parents=True)
     content = {"schema_version": 1, "kind": "sft", "label_tokens": 60, "tokens": {"10": 5, "30": 5}}
     plan.lengths_file.write_text(json.dumps(content), encoding="utf-8")
+    # ten samples of a data set of the hub, of which nothing else says how many rows it has
+    assert "few_steps" not in {warning.id for warning in plan.warnings}
+    assert "few_steps" in {warning.id for warning in plan_of(cwd=tmp_path).warnings}
     lines = describe(PlannedRun(plan), {})
     assert (
         "lengths     10 samples, mean 20, longest 30 tokens; 30% of the tokens carry loss" in lines

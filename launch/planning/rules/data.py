@@ -8,7 +8,8 @@ from pathlib import Path
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Family, Kind, Launcher, SystemTurns
 from launch.data.sources import is_pattern
-from launch.planning.data import count_rows, count_steps, count_steps_at_once, find_step_limit
+from launch.planning.data import count_rows, count_steps_at_once, find_step_limit
+from launch.planning.estimate.speed import planned_steps
 from launch.planning.flags import Flag
 from launch.planning.packing import REFERENCE_ROWS
 from launch.planning.plan import Plan
@@ -189,10 +190,10 @@ def best_model_is_saved(plan: Plan) -> Iterator[Finding]:
 @plan_rule("few_steps", severity="warning")
 def steps_are_more_than_a_smoke_test(plan: Plan) -> Iterator[Finding]:
     """Nothing is learnt in a step or two, whose warm-up begins at a learning rate of 0."""
-    steps, where = find_step_limit(plan)
-    if steps is None:  # all epochs
-        steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, None)
+    limit, where = find_step_limit(plan)
+    if limit is None:  # all epochs
         where = plan.origins.of("data.mix").where
+    steps = planned_steps(plan)
     if steps is None or steps > FEW_STEPS:
         return
     number = "1 optimizer step" if steps == 1 else f"{steps} optimizer steps"
