@@ -16,6 +16,7 @@ import psutil
 from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
 from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
+from launch.config.kinds import KINDS
 from launch.config.line import CommandLine
 from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml
@@ -277,17 +278,20 @@ def _is_hub_id(name: str) -> bool:
     return not data_format and not Path(name).parent.is_dir()
 
 
+_OF_ONE_TRAINER = (Kind.rm, Kind.kto, Kind.rlvr)  # the kinds whose shipped stage has the trainer
+
+
 def _choose_trainer(data: DraftedData) -> str | None:
     """Return TRL's trainer for plain text, or if open-instruct is missing; None to keep the stage's
     trainer.
 
-    TRL's trainer is not used for a reward model, and RLVR has no other.
+    TRL's trainer is not used for a reward model, and KTO and RLVR have no other.
     """
     if data.is_text:
         return "trl_sft"
-    if find_checkout(None, os.environ, ROOT) is not None or data.kind in (Kind.rm, Kind.rlvr):
+    if find_checkout(None, os.environ, ROOT) is not None or data.kind in _OF_ONE_TRAINER:
         return None
-    return f"trl_{data.kind}"
+    return KINDS[data.kind].trainer
 
 
 _NETWORK_FILE_SYSTEM = re.compile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from launch.data.formats import (
     normalise_names,
     recognise,
 )
+from launch.data.labels import LABEL, LabelColumn, LabelCount
 from launch.data.marks import MarkCount
 from launch.data.padding import Padding
 from launch.data.rendered import RenderedRows
@@ -51,6 +53,7 @@ class Conversion:
     rendered: RenderedRows = field(default_factory=RenderedRows)
     merged: int = 0  # rows whose system turn was put into the first user turn
     marks: MarkCount = field(default_factory=MarkCount)
+    labels: LabelCount = field(default_factory=LabelCount)
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row.
@@ -59,7 +62,7 @@ class Conversion:
         skipped.
 
         Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
-        data_marks, data_no_answer, data_pair, data_mixed, data_not_parsed; for more than
+        data_marks, data_no_answer, data_pair, data_label, data_mixed, data_not_parsed; for more than
         MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
         """
         used = 0
@@ -70,6 +73,20 @@ class Conversion:
                     yield row
         if self.problems and not (self.data.skips and used):
             raise UserError(self._refusals(used))
+
+    @cached_property
+    def _label(self) -> LabelColumn:
+        """The column that data.columns names for the label."""
+        name = self.data.columns.get(LABEL)
+        return LabelColumn() if name is None else LabelColumn.parse(name)
+
+    @cached_property
+    def _known_names(self) -> dict[str, str]:
+        """The names that launch knows, by those that the rows have."""
+        names = dict(self.data.columns)
+        if self._label.name is not None:
+            names[LABEL] = self._label.name
+        return {name: known for known, name in names.items()}
 
     @property
     def skipped(self) -> str | None:
@@ -97,6 +114,7 @@ class Conversion:
             self.skipped,
             merged,
             self.marks.note(),
+            self.labels.note(),
             self.rendered.note(),
             self.unused.note(),
             self.padding.note(),
@@ -135,7 +153,8 @@ class Conversion:
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
                 columns = self._convert(named, form)
-                description = describe_conversion(form, columns_of(named, form), self.data.kind)
+                read = columns_of(named, form, self.data.kind)
+                description = describe_conversion(form, read, self.data.kind)
             except RowError as error:
                 if form == DataFormat.auto:
                     unknown += 1
@@ -145,10 +164,11 @@ class Conversion:
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
             self.marks.add(columns)
+            self.labels.add(columns)
             if form != DataFormat.text:  # whose marks are learnt as they stand
                 self.rendered.add(_texts(columns), row.place)
             if self.data.kind != Kind.rlvr:  # whose verifiers get all columns
-                self.unused.add(named, columns_of(named, form), _texts(columns))
+                self.unused.add(named, read, _texts(columns))
             yield row.place, columns
         if is_empty:
             raise refusal("data_empty", "the file has no rows", str(file))
@@ -156,7 +176,14 @@ class Conversion:
     def _convert(self, named: Mapping[str, object], form: DataFormat) -> dict[str, Any]:
         """Return the row as the trainer reads it. Raises RowError."""
         data = self.data
-        columns = convert(named, form, data.kind, data.train_on, needs_truth=data.needs_truth)
+        columns = convert(
+            named,
+            form,
+            data.kind,
+            data.train_on,
+            needs_truth=data.needs_truth,
+            label=self._label,
+        )
         if self.data.merges_system_turns:
             columns, is_merged = merge_system_turns(columns)
             self.merged += is_merged
@@ -177,7 +204,7 @@ class Conversion:
         if not self.data.columns:
             return normalise_names(row.value)
         columns: Mapping[str, object] = row.value
-        known_names = {name: known for known, name in self.data.columns.items()}
+        known_names = self._known_names
         missing = [name for name in known_names if name not in columns]
         if len(missing) == len(known_names):
             listed = ", ".join(map(repr, columns))
@@ -193,7 +220,7 @@ class Conversion:
 
     def _rename_paths(self, padded: frozenset[KeyPath]) -> frozenset[KeyPath]:
         """Return the paths of the columns that launch knows, with the names that it knows."""
-        known_names = {name: known for known, name in self.data.columns.items()}
+        known_names = self._known_names
         paths = set()
         for column, *keys in padded:
             usual_name = column.strip().lower()

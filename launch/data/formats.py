@@ -11,8 +11,11 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind, TrainOn
-from launch.data.marks import take_marks
+from launch.data import labels
+from launch.data.labels import LabelColumn
+from launch.data.marks import hidden_mark, take_marks
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, convert_pair, is_pair
 from launch.data.prompts import (
     CHATS,
@@ -40,7 +43,6 @@ _START = (*SYSTEMS, "history")
 _OTHERS = ("instruction", "context")
 # columns of other tools that a stage may not learn from, and those that it has no use for
 _MEDIA = ("images", "videos", "audios")
-LABELS = ("label", "kto_tag")
 KNOWN = frozenset(
     (
         *CHATS,
@@ -54,7 +56,7 @@ KNOWN = frozenset(
         *CHOSEN,
         *REJECTED,
         *_MEDIA,
-        *LABELS,
+        *labels.NAMES,
         *_VERIFIER_COLUMNS,
         "chat_template_kwargs",
         TEXT,
@@ -88,22 +90,12 @@ _COLUMNS = {
     DataFormat.prompts: (*SYSTEMS, *CHATS, *PROMPTS, *_VERIFIER_COLUMNS),
     DataFormat.text: (TEXT,),
 }
-# what a kind of stage trains on, and which columns its rows may have
-_CONVERTED = {
-    Kind.sft: "messages",
-    Kind.dpo: "chosen and rejected",
-    Kind.rm: "chosen and rejected",
-    Kind.rlvr: "prompt, ground_truth and the other columns",
-}
-_EXPECTED = {
-    Kind.sft: "messages, conversations, instruction and output, or prompt and completion",
-    **dict.fromkeys((Kind.dpo, Kind.rm), "chosen and rejected, with or without prompt"),
-    Kind.rlvr: "prompt or messages, and ground_truth",
-}
-# the kinds of stage that a format trains; a format that is not listed trains SFT stages
+# the kinds of stage that a format trains; a format that is not listed trains those of answers
+_OF_ANSWERS = (Kind.sft, Kind.kto)
 _TRAINED_KINDS = {
     DataFormat.preference: (Kind.dpo, Kind.rm),
     DataFormat.prompts: (Kind.rlvr,),
+    DataFormat.text: (Kind.sft,),
 }
 
 
@@ -112,9 +104,9 @@ def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     names = {name for name, value in row.items() if value is not None}
     if kind == Kind.rlvr and not names.isdisjoint((*PROMPTS, *CHATS)):
         return DataFormat.prompts
-    if kind in (Kind.dpo, Kind.rm) and is_pair(names):
+    if KINDS[kind].data == Kind.dpo and is_pair(names):
         return DataFormat.preference
-    if kind != Kind.sft:
+    if kind not in _OF_ANSWERS:
         raise _no_format(row, kind)
     chat_column = find_column(row, CHATS)
     if chat_column:
@@ -151,22 +143,24 @@ def convert(
     train_on: TrainOn = TrainOn.all,
     *,
     needs_truth: bool = True,
+    label: LabelColumn | None = None,
 ) -> dict[str, Any]:
     """Return the row as a trainer of `kind` reads it.
 
     It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages; or a `text`.
-    With `train_on` marked it also says of each message whether it is learnt. A row of prompts is
-    refused without a ground truth where `needs_truth`.
+    With `train_on` marked it also says of each message whether it is learnt. For KTO it also has a
+    `label`, which `label` describes. A row of prompts is refused without a ground truth where
+    `needs_truth`.
 
     Raises RowError: data_columns, data_row, data_roles, data_marks, data_no_answer, data_pair,
-    no_ground_truth.
+    data_label, no_ground_truth.
     """
     if not isinstance(row, Mapping):
         raise RowError(f"the row is {describe_type(row)}; an object with named columns is expected")
     _refuse_media(row)
-    if kind not in _TRAINED_KINDS.get(form, (Kind.sft,)):
+    if kind not in _TRAINED_KINDS.get(form, _OF_ANSWERS):
         message = f"{form} rows can't train {kind} stages"
-        raise RowError(message, f"they need {_EXPECTED[kind]}", "data_columns")
+        raise RowError(message, f"they need {KINDS[kind].expected}", "data_columns")
     if form == DataFormat.preference:
         return {**convert_pair(row), **_read_tools(row)}
     if form == DataFormat.prompts:
@@ -174,6 +168,8 @@ def convert(
     if form == DataFormat.text:
         value, column = first_value(row, (TEXT,))
         return {TEXT: read_text(value, column)}
+    if kind == Kind.kto:
+        return _convert_labelled(row, form, label or LabelColumn())
     _refuse_bad_answer(row)
     messages = _CONVERTERS[form](row)
     check_messages(messages)
@@ -184,13 +180,35 @@ def convert(
     return {"messages": messages, **trained_turns, **_read_tools(row)}
 
 
+def _convert_labelled(
+    row: Mapping[str, object], form: DataFormat, label: LabelColumn
+) -> dict[str, Any]:
+    """Convert a conversation whose last answer has a label.
+
+    Raises RowError: data_label, data_row, data_roles, data_marks, data_no_answer.
+    """
+    is_good = labels.read_label(row, label)
+    messages = _CONVERTERS[form](row)
+    check_messages(messages)
+    if messages[-1]["role"] != "assistant":
+        reason = "the last turn is not the assistant's, and a label is that of the last answer"
+        raise RowError(reason, None, "data_no_answer")
+    if len(messages) < 2:
+        raise RowError("the row is an answer without a prompt", "add a column prompt")
+    mark = hidden_mark(messages[-1])
+    if mark is not None:
+        reason = f"the labelled answer is marked as one that is not learnt ({mark})"
+        raise RowError(reason, "remove the mark, or leave the row out", "data_marks")
+    return {"messages": messages, labels.LABEL: is_good, **_read_tools(row)}
+
+
 def _refuse_bad_answer(row: Mapping[str, object]) -> None:
     """Refuse a row whose answer is marked as a bad one, as KTO's rows are. Raises RowError: data_row."""
-    for name in LABELS:
+    for name in labels.NAMES:
         value = row.get(name)
         if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
             message = f"{name} is false: the answer is marked as one that must not be learned"
-            raise RowError(message, "set such rows apart for KTO, which no stage here trains")
+            raise RowError(message, "a stage that builds on kto learns from good and bad answers")
 
 
 def _refuse_media(row: Mapping[str, object]) -> None:
@@ -220,13 +238,14 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
         return "chat (messages), taken as it is"
     if form == DataFormat.text:
         return "text, every token of which is learnt"
-    return f"{form} ({', '.join(columns)}), converted to {_CONVERTED[kind]}"
+    return f"{form} ({', '.join(columns)}), converted to {KINDS[kind].converted}"
 
 
-def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
+def columns_of(row: Mapping[str, object], form: DataFormat, kind: Kind) -> tuple[str, ...]:
     """Return the columns that the conversion of this row reads; of several chats the first."""
     chat = find_column(row, CHATS)
-    names = (name for name in row if name in _COLUMNS[form])
+    label = find_column(row, labels.NAMES) if kind == Kind.kto else ""
+    names = (name for name in row if name in _COLUMNS[form] or name == label)
     return tuple(name for name in names if name == chat or name not in CHATS)
 
 
@@ -247,29 +266,29 @@ def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
 
 def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
     """Return the error of a row whose columns are in no format that trains this kind of stage."""
-    if kind == Kind.sft and {"chosen", "rejected"} <= set(row):
-        message = "preference pairs can't train an sft stage"
+    if kind in _OF_ANSWERS and {"chosen", "rejected"} <= set(row):
+        message = f"preference pairs can't train {kind} stages"
         return RowError(message, "use a dpo or rm stage", "data_columns")
     columns = [f"{name!r} (null)" if value is None else repr(name) for name, value in row.items()]
     names = ", ".join(columns) or "none"
     has_conversation = not set(row).isdisjoint((*CHATS, *_COMPLETIONS))
-    if has_conversation and kind in (Kind.dpo, Kind.rm):
+    if has_conversation and KINDS[kind].data == Kind.dpo:
         message = f"a {kind} stage needs pairs, and the columns are {names}"
-        return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
+        return RowError(message, f"expected are {KINDS[kind].expected}", "data_columns")
     rows = _find_nested_rows(row, kind)
     transcript = _find_transcript(row)
     if find_column(row, ROLE_KEYS):
         cure = "each row is one turn: write the turns of a conversation as the list messages of one row"
     elif kind == Kind.sft and isinstance(row.get(TEXT), str):
         cure = "data.format=text learns plain text; conversations have columns of their own: "
-        cure += _EXPECTED[kind]
+        cure += KINDS[kind].expected
     elif transcript:
         cure = f"{transcript!r} is a conversation in one text: split it into a list of messages"
     elif rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
     else:
         example = _example_of_columns(row, kind)
-        cure = f"expected are {_EXPECTED[kind]}; name yours, as in {example}"
+        cure = f"expected are {KINDS[kind].expected}; name yours, as in {example}"
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
 
 
@@ -284,7 +303,7 @@ def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
     and launch knows none of them.
     """
     known = ("chosen", "rejected")
-    if kind == Kind.sft:
+    if kind in _OF_ANSWERS:
         known = ("prompt", "completion")
     elif kind == Kind.rlvr:
         known = ("prompt", "ground_truth")
@@ -311,7 +330,7 @@ def _find_nested_rows(row: Mapping[str, object], kind: Kind) -> str | None:
 
 def _is_row(value: Mapping[str, object], kind: Kind) -> bool:
     names = {str(name).strip().lower() for name in value}
-    if kind in (Kind.dpo, Kind.rm):
+    if KINDS[kind].data == Kind.dpo:
         return is_pair(names)
     is_chat = not names.isdisjoint(CHATS)
     return is_chat or (not names.isdisjoint(("instruction", *PROMPTS)) and _has_answer(names, kind))

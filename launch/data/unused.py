@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launch.data.formats import LABELS
+from launch.data.labels import NAMES as LABELS
 from launch.data.row_errors import parse_list
 from launch.data.turns import is_transcript
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Device, Kind
 from launch.execution.record.events import PHASES
@@ -419,7 +420,5 @@ def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
     """
     if not tokens or plan.config.recipe.packing == Packing.bins:
         return None
-    is_paired = plan.config.stage.kind in (Kind.dpo, Kind.rm)
-    documents_per_sample = 2 if is_paired else 1  # a pair has two answers
-    documents = plan.batch.global_ * documents_per_sample
+    documents = plan.batch.global_ * KINDS[plan.config.stage.kind].sequences
     return statistics.fmean(tokens) / documents

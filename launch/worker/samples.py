@@ -17,6 +17,7 @@ from .json_codec import decode, encode
 from .turns import answers_of, find_learnt, find_runs
 
 PAIR = ("chosen", "rejected")
+ANSWER = "completion"  # of KTO
 Place = tuple[int, int]  # indices of characters: the first, and the one after the last
 
 
@@ -44,7 +45,7 @@ class SamplesRequest:
 class TokenizedSide:
     """One sequence of a sample: a chat, or one side of a pair."""
 
-    name: str  # messages, chosen or rejected
+    name: str  # messages, chosen, rejected or completion
     messages: Sequence[Mapping[str, Any]]
     ids: Sequence[int]  # the tokens that the trainer trains on, after truncation
     # Whether each token carries loss; None if the loss is not on tokens.

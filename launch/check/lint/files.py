@@ -30,6 +30,7 @@ _NAMES = (
     "reward_modeling",
     "trl_sft",
     "trl_dpo",
+    "trl_kto",
 )
 TRAINERS = tuple(map(TrainerScript, _NAMES))
 

@@ -63,7 +63,7 @@ class RowRecord:
         """Note the data sets that launch's entry over TRL loads, and what TRL makes of them."""
         import trl
 
-        from .. import trl_data
+        from .. import trl_data, trl_entry
 
         @hooks.replaces(trl_data, "keep_rows")
         def keep_and_note(
@@ -74,7 +74,10 @@ class RowRecord:
                 self.parts.append(LoadedPart(name, len(kept[split])))
             return kept
 
-        for kind in (trl.SFTTrainer, trl.DPOTrainer):
+        for script in trl_entry.SCRIPTS.values():
+            kind = getattr(trl, script.trainer)
+            if not hasattr(kind, "_prepare_dataset"):  # GRPO's, which tokenises as it samples
+                continue
 
             @hooks.replaces(kind, "_prepare_dataset")
             def prepare_and_note(
