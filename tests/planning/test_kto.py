@@ -160,7 +160,7 @@ def _with_local_inputs(plan: Plan) -> Plan:
 def test_the_plan_shows_the_labels_and_what_they_weigh(tmp_path: Path) -> None:
     write_rows(tmp_path, 96, 32)
     plan = planned(*DEMO, "recipe.undesirable_weight=2.6", machine=machine_in(tmp_path))
-    assert "96 answers are labelled good, 32 bad" in " ".join(describe_data(plan.inputs.mixture, plan.data))
+    assert "96 answers are labelled good, 32 bad" in " ".join(describe_data(plan.inputs, plan.data))
     assert "good ones times 1, bad ones times 2.6" in plan.loss_weighting.text
 
 
