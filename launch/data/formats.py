@@ -15,7 +15,7 @@ from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.data import labels
 from launch.data.labels import LabelColumn
-from launch.data.marks import hidden_mark, take_marks
+from launch.data.marks import take_marks
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, convert_pair, is_pair
 from launch.data.prompts import (
     CHATS,
@@ -168,47 +168,19 @@ def convert(
     if form == DataFormat.text:
         value, column = first_value(row, (TEXT,))
         return {TEXT: read_text(value, column)}
-    if kind == Kind.kto:
-        return _convert_labelled(row, form, label or LabelColumn())
-    _refuse_bad_answer(row)
+    if kind == Kind.sft:
+        labels.refuse_bad_answer(row)
     messages = _CONVERTERS[form](row)
     check_messages(messages)
+    if kind == Kind.kto:
+        labels.check_labelled(messages)
+        is_good = labels.read_label(row, label or LabelColumn())
+        return {"messages": messages, labels.LABEL: is_good, **_read_tools(row)}
     if not any(message["role"] == "assistant" for message in messages):
         reason = "no turn of the assistant: nothing in this row carries loss"
         raise RowError(reason, None, "data_no_answer")
     trained_turns = take_marks(messages, train_on)
     return {"messages": messages, **trained_turns, **_read_tools(row)}
-
-
-def _convert_labelled(
-    row: Mapping[str, object], form: DataFormat, label: LabelColumn
-) -> dict[str, Any]:
-    """Convert a conversation whose last answer has a label.
-
-    Raises RowError: data_label, data_row, data_roles, data_marks, data_no_answer.
-    """
-    is_good = labels.read_label(row, label)
-    messages = _CONVERTERS[form](row)
-    check_messages(messages)
-    if messages[-1]["role"] != "assistant":
-        reason = "the last turn is not the assistant's, and a label is that of the last answer"
-        raise RowError(reason, None, "data_no_answer")
-    if len(messages) < 2:
-        raise RowError("the row is an answer without a prompt", "add a column prompt")
-    mark = hidden_mark(messages[-1])
-    if mark is not None:
-        reason = f"the labelled answer is marked as one that is not learnt ({mark})"
-        raise RowError(reason, "remove the mark, or leave the row out", "data_marks")
-    return {"messages": messages, labels.LABEL: is_good, **_read_tools(row)}
-
-
-def _refuse_bad_answer(row: Mapping[str, object]) -> None:
-    """Refuse a row whose answer is marked as a bad one, as KTO's rows are. Raises RowError: data_row."""
-    for name in labels.NAMES:
-        value = row.get(name)
-        if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
-            message = f"{name} is false: the answer is marked as one that must not be learned"
-            raise RowError(message, "a stage that builds on kto learns from good and bad answers")
 
 
 def _refuse_media(row: Mapping[str, object]) -> None:

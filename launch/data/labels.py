@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launch.data.marks import Message, hidden_mark
 from launch.data.prompts import find_column
 from launch.data.row_errors import RowError, describe_type, parse_json
 
@@ -28,7 +29,8 @@ class LabelColumn:
 
     @classmethod
     def parse(cls, name: str) -> LabelColumn:
-        """Parse the column's name, and after a colon its two texts, the good one first.
+        """Parse the column's name, and after a colon its two texts, the good one first, whose case
+        does not matter.
 
         >>> LabelColumn.parse("thumb:up/down").texts
         {'up': True, 'down': False}
@@ -37,7 +39,7 @@ class LabelColumn:
         if found is None:
             return cls(name)
         column, good, bad = found.groups()
-        return cls(column, {good.strip(): True, bad.strip(): False})
+        return cls(column, {good.strip().lower(): True, bad.strip().lower(): False})
 
 
 def is_label(row: Mapping[str, object]) -> bool:
@@ -56,8 +58,9 @@ def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
     value = row[column]
     name = own.name or column
     if isinstance(value, str) and own.texts:
-        if value.strip() in own.texts:
-            return own.texts[value.strip()]
+        text = value.strip().lower()
+        if text in own.texts:
+            return own.texts[text]
         expected = " nor ".join(map(repr, own.texts))
         raise RowError(f"{name} is {value!r}, which is neither {expected}", None, "data_label")
     truth = _as_truth(value)
@@ -72,6 +75,31 @@ def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
     shown = value if isinstance(value, int | float) else describe_type(value)
     message = f"{name} is {shown}, and a label is true or false, or 1 or 0"
     raise RowError(message, None, "data_label")
+
+
+def check_labelled(messages: Sequence[Message]) -> None:
+    """Check that a conversation ends with an answer, which has the label.
+
+    Raises RowError: data_row, data_marks, data_no_answer.
+    """
+    if messages[-1]["role"] != "assistant":
+        reason = "the last turn is not the assistant's, and a label is that of the last answer"
+        raise RowError(reason, None, "data_no_answer")
+    if len(messages) < 2:
+        raise RowError("the row is an answer without a prompt", "add a column prompt")
+    mark = hidden_mark(messages[-1])
+    if mark is not None:
+        reason = f"the labelled answer is marked as one that is not learnt ({mark})"
+        raise RowError(reason, "remove the mark, or leave the row out", "data_marks")
+
+
+def refuse_bad_answer(row: Mapping[str, object]) -> None:
+    """Refuse a row for SFT whose answer is labelled as a bad one. Raises RowError: data_row."""
+    for name in NAMES:
+        value = row.get(name)
+        if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
+            message = f"{name} is false: the answer is marked as one that must not be learned"
+            raise RowError(message, "a stage that builds on kto learns from good and bad answers")
 
 
 def _as_truth(value: object) -> bool | None:

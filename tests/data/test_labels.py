@@ -79,14 +79,15 @@ def test_a_row_without_a_usable_label_is_refused(
 
 
 def test_the_cure_of_a_text_is_what_reads_it(tmp_path: Path) -> None:
-    table = write_csv(tmp_path / "rows.csv", [["prompt", "completion", "label"], ["Hi", "No", "False"]])
+    rows = [["prompt", "completion", "label"], ["Hi", "No", "False"]]
+    table = write_csv(tmp_path / "rows.csv", rows)
     with pytest.raises(UserError) as refused:
         convert(table)
     assert "data.columns.label=label:true/false" in str(refused.value.problems[0].cure)
+    assert convert(table, {"label": "label:true/false"})[0]["label"] is False
     with pytest.raises(UserError) as other:
-        convert(table, {"label": "label:true/false"})
-    assert other.value.problems[0].id == "data_label"  # the table has False
-    assert convert(table, {"label": "label:True/False"})[0]["label"] is False
+        convert(table, {"label": "label:up/down"})
+    assert other.value.problems[0].id == "data_label"
 
 
 @pytest.mark.parametrize(
