@@ -252,10 +252,9 @@ def compare_first_loss(
     """Compare the first loss of a DPO or KTO run with that of a policy that is the reference, as it
     is at the first step.
 
-    Log-probs of
-    the reference that were computed in batches of another shape round differently: in bf16 the
-    first loss of an 8b model was 0.6956 at beta 0.1. Summed log-probs round in proportion to beta,
-    their means do not.
+    Log-probs of the reference that were computed in batches of another shape round differently: in
+    bf16 the first loss of an 8b model was 0.6956 at beta 0.1. Summed log-probs round in proportion
+    to beta, their means do not.
 
     Returns None if the logged step is not the first one, for another loss or other weights of the
     labels, and for an adapter that is trained further with dropout, because the policy then differs
@@ -281,10 +280,10 @@ def _is_sigmoid_loss(plan: Plan) -> bool:
     """Return whether the loss of a DPO run is -log sigmoid(beta x difference), and that of a KTO run
     the unweighted 1 - sigmoid(beta x difference).
     """
-    recipe = plan.config.recipe
-    if recipe.loss not in _SIGMOID_LOSSES:
+    if plan.config.recipe.loss not in _SIGMOID_LOSSES:
         return False
-    if {recipe.desirable_weight or 1.0, recipe.undesirable_weight or 1.0} != {1.0}:
+    flags = values_of(plan.flags)
+    if any(flags.get(f"{label}_weight", 1.0) != 1.0 for label in ("desirable", "undesirable")):
         return False
     return _CHANGES_FIRST_LOSS.isdisjoint(plan.config.flags)
 
