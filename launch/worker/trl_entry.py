@@ -26,7 +26,6 @@ from .trl_options import TRL, VerifierOption
 from .trl_trainer import EntryError, entry_class
 
 
-
 @dataclass(frozen=True)
 class Script:
     """One of TRL's scripts, whose flags are taken."""
@@ -120,9 +119,7 @@ def parse(
         **(args.model_init_kwargs or {}),
     }
     trainer = getattr(trl, entry.trainer)
-    return EntryJob(
-        trainer, script, args, model, mixture, options, events, allowed, entry.prepare
-    )
+    return EntryJob(trainer, script, args, model, mixture, options, events, allowed, entry.prepare)
 
 
 def _build(job: EntryJob) -> Any:

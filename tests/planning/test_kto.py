@@ -22,9 +22,10 @@ DEMO = ("stage=demo_kto", "data.mix=[{name: ./rows.jsonl}]")
 
 
 def write_rows(folder: Path, good: int, bad: int) -> None:
-    rows = []
-    for number in range(good + bad):
-        rows.append({"prompt": f"{number}?", "completion": "Yes", "label": number < good})
+    rows = [
+        {"prompt": f"{number}?", "completion": "Yes", "label": number < good}
+        for number in range(good + bad)
+    ]
     write_lines(folder / "rows.jsonl", rows)
 
 
@@ -103,26 +104,38 @@ def test_a_batch_of_one_is_enough_without_a_kl_term() -> None:
         (96, 32, ("recipe.undesirable_weight=2.6",), []),
         (32, 96, ("recipe.desirable_weight=3.4",), []),
         (64, 64, ("recipe.undesirable_weight=2",), ["label_weights"]),
-        (128, 0, (), ["one_label"]),
-        (0, 128, (), ["one_label"]),
-        (127, 1, ("recipe.undesirable_weight=110",), ["one_kind_batches"]),
         (127, 1, ("recipe.undesirable_weight=110", "recipe.global_batch_size=96"), []),
-        (127, 1, ("recipe.undesirable_weight=110", "allow=[one_kind_batches]"), ["one_kind_batches"]),
+        (
+            127,
+            1,
+            ("recipe.undesirable_weight=110", "allow=[one_kind_batches]"),
+            ["one_kind_batches"],
+        ),
     ],
 )
 def test_the_labels_of_the_rows_are_judged(
     tmp_path: Path, good: int, bad: int, words: tuple[str, ...], ids: list[str]
 ) -> None:
     write_rows(tmp_path, good, bad)
-    line = (*DEMO, *words)
-    machine = machine_in(tmp_path)
-    if ids and ids[0] != "label_weights" and not words[-1:] == ("allow=[one_kind_batches]",):
-        assert problem_ids(*line, machine=machine) == ids
-        return
-    plan = planned(*line, machine=machine)
+    plan = planned(*DEMO, *words, machine=machine_in(tmp_path))
     judged = {"label_weights", "one_label", "one_kind_batches"}
     found = [warning.id for warning in plan.warnings if warning.id in judged]
     assert found == ids
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words", "id"),
+    [
+        (128, 0, (), "one_label"),
+        (0, 128, (), "one_label"),
+        (127, 1, ("recipe.undesirable_weight=110",), "one_kind_batches"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(
+    tmp_path: Path, good: int, bad: int, words: tuple[str, ...], id: str
+) -> None:
+    write_rows(tmp_path, good, bad)
+    assert problem_ids(*DEMO, *words, machine=machine_in(tmp_path)) == [id]
 
 
 def test_the_weight_that_the_warning_names_ends_it(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ def turns(*texts: str) -> list[dict[str, str]]:
 
 
 def staged(count: int) -> Any:
-    rows = []
-    for number in range(count):
-        rows.append({"messages": turns("Hi", "Hello", f"{number}?", "Yes"), "label": number < 3})
+    rows = [
+        {"messages": turns("Hi", "Hello", f"{number}?", "Yes"), "label": number < 3}
+        for number in range(count)
+    ]
     return datasets.Dataset.from_list(rows)
 
 
@@ -35,7 +36,10 @@ def test_staged_rows_are_split_before_the_labelled_answer() -> None:
 
 
 def test_the_rows_of_the_split_are_shuffled_by_the_seed_and_others_are_not() -> None:
-    data = {"train": staged(20).select(range(2, 20)), "validation": {"a": staged(5), "b": staged(4)}}
+    data = {
+        "train": staged(20).select(range(2, 20)),
+        "validation": {"a": staged(5), "b": staged(4)},
+    }
     prepared = prepare_rows(data, "train", SEED)
     train = prepared["train"]
     assert is_shuffled(train, SEED) and not is_shuffled(train, SEED + 1)

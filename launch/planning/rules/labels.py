@@ -72,9 +72,7 @@ def judge_staged_labels(plan: Plan, counts: Sequence[LabelCount | None]) -> list
 
     Returns what stops nothing. Raises UserError: one_label, one_kind_batches.
     """
-    labels = _labels_of(
-        plan.config, plan.inputs, plan.batch.global_, values_of(plan.flags), counts
-    )
+    labels = _labels_of(plan.config, plan.inputs, plan.batch.global_, values_of(plan.flags), counts)
     judges: tuple[Callable[[Labels | None], Iterator[Finding]], ...]
     judges = (_find_one_label, _find_one_kind, _find_imbalance)
     findings: list[Finding] = []

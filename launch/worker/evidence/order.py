@@ -49,16 +49,19 @@ def check_order(
         return []
     seed = int(requested)
     dataset = getattr(objects.dataloader, "dataset", None)
+    is_in_turn = deals_in_turn(objects.trainer)
+    unknown = None
     if not hasattr(dataset, "__len__"):
-        return [_unproven("the rows are streamed, in the order of their files", requested)]
+        unknown = "the rows are streamed, in the order of their files"
+    elif is_in_turn and not sources:
+        unknown = "the rows before they were tokenised were not seen"
+    if unknown is not None:
+        return [_unproven(unknown, requested)]
     if hasattr(objects.trainer, "num_generations"):
         return [_check_sampler(objects.dataloader, requested)]
-    if deals_in_turn(objects.trainer):
-        if not sources:
-            return [_unproven("the rows before they were tokenised were not seen", requested)]
+    shuffled = dataset if script in _SHUFFLING else None
+    if is_in_turn:
         shuffled = sources[0]
-    else:
-        shuffled = dataset if script in _SHUFFLING else None
     if shuffled is not None and not is_shuffled(shuffled, seed):
         how = "the order of the shuffled data set"
         return [Evidence(SEED, "another order", how).judge(requested, False)]
@@ -163,10 +166,11 @@ def read_documents(dataset: Any, rows: Sequence[int], loader: Any) -> list[list[
     cut = slice(None, limit)
     if limit is not None and getattr(collator, "truncation_mode", None) == "keep_end":
         cut = slice(-limit, None)
-    documents = []
-    for name in answers:
-        documents.append([(plain[row]["prompt_ids"] + plain[row][name])[cut] for row in rows])
-    return documents
+
+    def read(name: str) -> list[Tokens]:
+        return [(plain[row]["prompt_ids"] + plain[row][name])[cut] for row in rows]
+
+    return [read(name) for name in answers]
 
 
 def _check_sampler(loader: Any, requested: str) -> Evidence:
