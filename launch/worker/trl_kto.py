@@ -20,17 +20,17 @@ def prepare_rows(data: Any, split: str, seed: int) -> Any:
     Raises ValueError for rows without labels, and for labels that are no truth values or all the
     same. Rows of a stream are neither counted nor shuffled.
     """
-    prepared = {}
+    prepared: dict[str, Any] = {}
     for name, rows in data.items():
         # several validation sets, by their names
         if isinstance(rows, Mapping):
             prepared[name] = {curve: to_completions(part) for curve, part in rows.items()}
         else:
             prepared[name] = to_completions(rows)
-    rows = prepared[split]
-    if hasattr(rows, "__len__"):
-        _check_both(rows)
-        prepared[split] = rows.flatten_indices().shuffle(seed=seed)
+    trained: Any = prepared[split]
+    if hasattr(trained, "__len__"):
+        _check_both(trained)
+        prepared[split] = trained.flatten_indices().shuffle(seed=seed)
     return prepared
 
 
