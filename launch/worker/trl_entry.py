@@ -8,12 +8,12 @@ The one exception is `use_staged_form`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import trl_data, trl_kto, trl_rlvr, trl_samples
+from . import trl_data, trl_rlvr, trl_samples
 from .channel import EventWriter
 from .columns import write_lengths
 from .hooks import replaces
@@ -23,25 +23,9 @@ from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .trl_options import TRL, VerifierOption
+from .trl_scripts import SCRIPTS, Prepare
 from .trl_trainer import EntryError, entry_class
 
-
-@dataclass(frozen=True)
-class Script:
-    """One of TRL's scripts, whose flags are taken."""
-
-    config: str  # the name of its dataclass
-    trainer: str  # the name of its trainer
-    # what makes the rows that the trainer takes of those that are loaded; None: nothing
-    prepare: Callable[[Any, str, int], Any] | None = None
-
-
-SCRIPTS = {
-    "trl.scripts.sft": Script("SFTConfig", "SFTTrainer"),
-    "trl.scripts.dpo": Script("DPOConfig", "DPOTrainer"),
-    "trl.scripts.kto": Script("KTOConfig", "KTOTrainer", trl_kto.prepare_rows),
-    "trl.scripts.grpo": Script("GRPOConfig", "GRPOTrainer"),
-}
 # These need device_map=None (trl/trainer/dpo_trainer.py:570).
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")
 
@@ -58,7 +42,7 @@ class EntryJob:
     options: Mapping[str, str]
     events: EventWriter
     allowed: Collection[str] = ()  # ids of unmet expectations that only warn
-    prepare: Callable[[Any, str, int], Any] | None = None  # as of `Script`
+    prepare: Prepare | None = None  # as of `Script`
 
 
 def main(

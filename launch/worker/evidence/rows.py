@@ -63,7 +63,7 @@ class RowRecord:
         """Note the data sets that launch's entry over TRL loads, and what TRL makes of them."""
         import trl
 
-        from .. import trl_data, trl_entry
+        from .. import trl_data, trl_scripts
 
         @hooks.replaces(trl_data, "keep_rows")
         def keep_and_note(
@@ -74,7 +74,7 @@ class RowRecord:
                 self.parts.append(LoadedPart(name, len(kept[split])))
             return kept
 
-        for script in trl_entry.SCRIPTS.values():
+        for script in trl_scripts.SCRIPTS.values():
             kind = getattr(trl, script.trainer)
             if not hasattr(kind, "_prepare_dataset"):  # GRPO's, which tokenises as it samples
                 continue
