@@ -110,11 +110,15 @@ def _labels_of(
         total.bad += round(entry.share * count.bad)
     if not total.good + total.bad:
         return None
-    weights = []
-    for name in ("desirable_weight", "undesirable_weight"):
-        value = flags.get(name)
-        weights.append(float(value) if isinstance(value, int | float) else 1.0)
-    return Labels(total, *weights, batch, inputs.mixture[0].source.provenance.where)
+
+    def weight_of(label: str) -> float:
+        value = flags.get(f"{label}_weight")
+        return float(value) if isinstance(value, int | float) else 1.0
+
+    desirable = weight_of("desirable")
+    undesirable = weight_of("undesirable")
+    where = inputs.mixture[0].source.provenance.where
+    return Labels(total, desirable, undesirable, batch, where)
 
 
 def _find_one_label(labels: Labels | None) -> Iterator[Finding]:
