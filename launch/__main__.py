@@ -30,12 +30,13 @@ try:
     from launch.external import configure_logging
     from launch.resources import ROOT
     from launch.terminal import echo, notify
-    from launch.worker.finding import Finding
+    from launch.worker.finding import Finding, Fix
 except KeyboardInterrupt:  # `main` reports one that comes later
     raise SystemExit(130) from None
 
 _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+_OF_ONE_RUN = ("logs", "stop", "report", "eval", "merge")
 _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 
 
@@ -139,6 +140,8 @@ def _run_on_a_run(verb: Verb, arguments: list[str]) -> int:
         return verb.function()(arguments[1:])
     except UserError as error:
         problem = error.problems[0]
+        if verb.name in _OF_ONE_RUN and "needs RUN" in problem.message:
+            raise UserError(replace(problem, cure=_about_newest(verb, arguments))) from error
         has_options = any(argument.startswith("--") for argument in arguments)
         if problem.id not in ("usage", "unknown_option") or not has_options:
             raise
@@ -148,6 +151,12 @@ def _run_on_a_run(verb: Verb, arguments: list[str]) -> int:
         if cure is None:
             raise
         raise UserError(replace(problem, cure=cure)) from error
+
+
+def _about_newest(verb: Verb, arguments: list[str]) -> Fix:
+    """Return the cure for a verb without the run that it is about."""
+    command = shlex.join(["launch", verb.name, "latest", *arguments[1:]])
+    return Fix.of("name it; the newest one is `latest`: {0}", f"$ {command}")
 
 
 def console() -> None:

@@ -1,7 +1,7 @@
 """A folder as one value: the digest of each of its files, by name. What was written is what is found.
 
 Staged data, the demo's inputs, checkpoints and models are compared by it. Where a folder is not
-to count as a whole, the caller lists what is no part of it.
+to count as a whole, the caller lists what does not belong to it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def files_below(
 ) -> Iterator[str]:
     """Yield the names of all files below a folder, relative to it and in order.
 
-    A hidden file or folder is no part of it, but for the index of a sharded checkpoint, and neither
-    is one of which `is_left_out` holds, which is called with the relative name of each.
+    Hidden files and folders are left out, except the index of a sharded checkpoint, and so are those
+    for which `is_left_out`, called with the relative name of each, returns true.
     """
     yield from _files_in(folder, "", is_left_out)
 
@@ -83,7 +83,7 @@ def describe_file_changes(recorded: Mapping[str, object], now: Mapping[str, obje
     changes = []
     for name in sorted({*recorded, *now}):
         if name not in now:
-            changes.append(f"{name} is gone")
+            changes.append(f"{name} no longer exists")
         elif name not in recorded:
             changes.append(f"{name} was added")
         elif now[name] != recorded[name]:

@@ -50,6 +50,14 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
+def read_text_or_empty(path: Path) -> str:
+    """Return the text of a regular file; empty for one that cannot be read."""
+    try:
+        return read_file(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 

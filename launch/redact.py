@@ -117,7 +117,7 @@ class Redactor:
         return self.redact_bytes(data).decode("utf-8", "surrogatepass")
 
     def redact_value(self, name: str, value: str) -> str:
-        """Mask the value of a variable, flag or key, all of it if the name says that it is secret."""
+        """Mask the value of a variable, flag or key, all of it if the name is that of a secret."""
         if is_secret(name, value):
             return MASK
         return self.redact_text(value)

@@ -1,4 +1,4 @@
-"""Finds secrets in bytes by structure: what follows a name that says secret.
+"""Finds secrets in bytes by structure: what follows a name of a secret.
 
 The name and its value may be written as an assignment, in JSON, YAML or XML, as a header, in a URL,
 as a flag and its argument (in a command, a list's repr or a list in YAML), or as a pair.
@@ -265,7 +265,8 @@ def _is_cell(before: bytes, name: str, markup: bytes, value: bytes) -> bool:
 
 def _is_something_else(data: bytes, before: bytes, name: str, match: re.Match[bytes]) -> bool:
     """Whether a bare value is code, a name, a path of a mount, or the next key of a YAML file."""
-    value, separator = match["bare"], match[0][: match.start("bare") - match.start()]
+    value = match["bare"]
+    separator = match[0][: match.start("bare") - match.start()]
     if before.endswith(b"${"):  # the message of `${NAME:?message}`
         return separator == b":" and value.startswith(b"?")
     if before.endswith(b"/") and separator == b":" and _MOUNTED.fullmatch(value):

@@ -145,10 +145,19 @@ def format_measurement(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds: `75` as `1:15`, `3700` as `1:01:40`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    """Format seconds: `5` as `5 s`, `75` as `1 min 15 s`, `3700` as `1 h 2 min`."""
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return _with_rest(rounded, "min", "s")
+    return _with_rest(round(seconds / 60), "h", "min")
+
+
+def _with_rest(count: int, unit: str, part: str) -> str:
+    """Format a count of parts as units of 60 of them and the rest."""
+    whole, rest = divmod(count, 60)
+    return f"{whole:,} {unit} {rest} {part}" if rest else f"{whole:,} {unit}"
 
 
 def format_bytes(size: float) -> str:

@@ -34,7 +34,7 @@ from maintain.commit import extracted, find_commit
 from maintain.compare import FlagChange, compare_schemas
 
 # Every run may set a flag by a recipe key, or by these sections of a trainer's YAML. Others are for
-# runs with an adapter or a push, say.
+# runs with an adapter or a push, for example.
 _FOR_EVERY_RUN = ("launch", "flags", "cpu_flags")
 
 
@@ -111,7 +111,7 @@ def find_moves(root: Path) -> dict[str, str]:
     """Return the moved files of a commit below `root`, by the paths that this project knows.
 
     A file has moved where it is a shim that passes on to another one, or where that was so at the
-    pin and the shim is gone.
+    pin and the shim no longer exists.
     """
     moves = {}
     for name in OPEN_INSTRUCT:
@@ -200,7 +200,7 @@ def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Ite
 
 @dataclass(frozen=True)
 class _Names:
-    """What a trainer's YAML says for the table of recipe keys."""
+    """What a trainer's YAML contains for the table of recipe keys."""
 
     name: str
     kind: str

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,9 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings that change them; and let the shipped files be read once.
     """
     keep_files()
-    folder = tempfile.mkdtemp(prefix="config-")
+    # no random letters, which the tests of messages could take for a name
+    folder = Path(tempfile.gettempdir()) / f"config-{uuid.uuid4().hex}"
+    folder.mkdir(0o700)
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    os.environ["XDG_CONFIG_HOME"] = folder
+    os.environ["XDG_CONFIG_HOME"] = str(folder)
     os.environ.pop("LAUNCH_CONFIG_DIR", None)
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from launch.api.cures import apply_way, check_advice, check_cures, exact_ways, keys_of
+from launch.api.cures import (
+    _is_dead_end,
+    apply_way,
+    changed_keys,
+    check_advice,
+    check_cures,
+    exact_ways,
+    keys_of,
+)
 from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS, help_text
 from launch.config.compose import compose_once
@@ -23,6 +31,7 @@ from launch.config.line import CommandLine
 from launch.errors import UserError, ways_of
 from launch.worker.finding import Finding, Fix, Way
 from tests.paths import ROOT
+from tests.thorough import mark_others
 
 KINDS = {
     "finetune": "sft",
@@ -54,6 +63,7 @@ LISTED = [
     for setting in line.split(" | ")
 ]
 WIDTHS = ("device=cpu", "gpus=8")
+OLMO_CORE = ("trainer=olmo_core_finetune", "model=olmo2_1b")
 
 
 def outcome_of(line: CommandLine) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
@@ -86,14 +96,15 @@ def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
             )
             same |= problem in warnings_after
             keys = {key for other in after for back in ways_of(other.cure) for key in keys_of(back)}
-            about = [other for other in after if any(key in str(other) for key in keys_of(way))]
-            if same or (way.sets and about and keys and keys <= keys_of(way)):
+            changed = changed_keys(way)
+            about = [other for other in after if any(key in str(other) for key in changed)]
+            if same or (about and keys and keys <= changed):
                 dead.append((line.argv, str(problem), [str(other) for other in after]))
     return followed, dead
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", KINDS)
+@pytest.mark.parametrize("trainer", mark_others(list(KINDS), ["finetune", "trl_dpo"]))
 def test_no_cure_leads_back(trainer: str) -> None:
     followed, dead = 0, list[tuple[object, ...]]()
     for setting, width in zip(LISTED, itertools.cycle(WIDTHS), strict=False):
@@ -148,6 +159,63 @@ def test_where_no_way_works_the_override_is_removed() -> None:
     assert [str(problem.cure) for problem in check_cures(line, problems_of(line))] == [
         "remove recipe.lora.alpha"
     ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "id", "cure"),
+    [
+        # without the override the stage's value is refused, as olmo_core_finetune always packs
+        ((*OLMO_CORE, "recipe.packing=bins"), "bins_change_the_batch", None),
+        (
+            ("trainer=trl_sft", "recipe.packing=bins"),
+            "bins_change_the_batch",
+            "recipe.packing=flatten keeps the global batch size",
+        ),
+    ],
+)
+def test_a_removal_that_leads_to_a_refusal_of_the_key_is_no_cure(
+    argv: tuple[str, ...], id: str, cure: str | None
+) -> None:
+    line = plan_line("stage=sft", "gpus=8", *argv)
+    problems, warnings = outcome_of(line)
+    [found] = [finding for finding in (*problems, *warnings) if finding.id == id]
+    [checked] = check_cures(line, [found])
+    assert (str(checked.cure) if checked.cure else None) == cure
+
+
+@pytest.mark.parametrize(
+    ("override", "cure"),
+    [
+        ("recipe.epochs=3", "remove recipe.epochs"),
+        ("recipe.learning_rate=1e-5", "remove recipe.learning_rate"),
+        ("recipe.packing=bins", None),  # the stage's value is refused
+    ],
+)
+def test_an_override_is_removed_if_the_stage_plans_without_it(
+    override: str, cure: str | None
+) -> None:
+    key = override.partition("=")[0]
+    line = plan_line("stage=sft", "gpus=8", *OLMO_CORE, "recipe.packing=bins")
+    line = apply_way(Way((override,)), line)
+    advice = Finding.error("x", "m", f"override {key}", Fix.of("set {0}", "gpus=banana"))
+    [checked] = check_cures(line, [advice])
+    assert (str(checked.cure).partition(":")[0] if checked.cure else None) == cure
+
+
+@pytest.mark.parametrize(
+    ("message", "is_dead_end"),
+    [
+        ("recipe.loss=x is refused", True),
+        ("recipe.loss: it is refused", True),
+        ("recipe.loss_averaging=x is refused", False),
+        ("flags.recipe.loss is refused", False),
+    ],
+)
+def test_a_problem_of_a_longer_name_is_not_about_the_key(message: str, is_dead_end: bool) -> None:
+    before = Finding.error("x", "m", "override recipe.loss")
+    after = Finding.error("y", message)
+    for way in (Way(removes="recipe.loss"), Way(("recipe.loss=dpo",))):
+        assert _is_dead_end(after, before, way) is is_dead_end
 
 
 def test_other_verbs_and_cures_in_words_stay() -> None:

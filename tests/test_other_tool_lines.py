@@ -58,7 +58,7 @@ def test_the_first_answer_has_the_command_that_was_meant(
     words = shlex.split(command)
     if words[0] != "launch" or words[1] not in PLANNED:
         return
-    planned = expand_sweep(parse_line(words[1:], list(VERBS)))[0]
+    planned = expand_sweep(parse_line(words[1:], list(VERBS)))[0].without("dry_run")
     if "this is missing" in answer:
         with pytest.raises(UserError):
             plan_line(planned)
@@ -82,9 +82,56 @@ def test_the_table_has_lines_of_every_tool() -> None:
         ("run --fp16 --learning-rate=1e-5", {"fp16": True, "learning_rate": "1e-5"}),
         ("run --lora_target_modules q_proj v_proj", {"lora_target_modules": ["q_proj", "v_proj"]}),
         ("run data=rows.jsonl:alpaca", {"dataset_name": "rows.jsonl"}),
+        ("run data=rows.jsonl#500", {"max_samples": 500, "dataset_name": "rows.jsonl"}),
+        ("run cutoff_len=2k", {"max_seq_length": 2048}),
+        ("run save_steps=2k", {"save_steps": 2000}),
+        ("run warmup_ratio=3%", {"warmup_ratio": 0.03}),
+        ("run --no_gradient_checkpointing", {"gradient_checkpointing": False}),
+        ("run -t 12:00:00 -p h100", {"time": "12:00:00", "partition": "h100"}),
+        ("run critic.model.path=me/critic", {"critic_model_path": "me/critic"}),
+        ("run actor_rollout_ref.rollout.n=8", {"actor_rollout_ref_rollout_n": 8}),
         ("run learing_rate=2e-5", {"learning_rate": "2e-5"}),
     ],
 )
 def test_a_value_is_read_as_it_was_meant(line: str, settings: dict[str, object]) -> None:
     read = read_line(line.split()).settings
     assert list(read.values()) == list(settings.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "overrides"),
+    [
+        ("run -N2 --gres=gpu:8", {"nodes": "2", "gpus": "8"}),
+        ("run --gres gpu:h100:4", {"gpus": "4", "cluster.gpu_type": "h100"}),
+        ("run --num_processes 16 --num_machines 2", {"nodes": "2", "gpus": "8"}),
+        ("run --world_size 4", {"gpus": "4"}),
+        ("run --config_file accelerate.yaml", {"nodes": "2", "gpus": "8"}),
+        ("run trainer.nnodes=2 trainer.n_gpus_per_node=8", {"nodes": "2", "gpus": "8"}),
+    ],
+)
+def test_the_ranks_of_every_tool_are_gpus_of_one_machine(
+    line: str, overrides: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert read_line(line.split()).overrides == overrides
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("verl.yaml", ["file of verl", "recipe.verifier=reward.py:exact_reward", "gpus=8 nodes=2"]),
+        ("torchtune.yaml", ["file of torchtune", "2 x 8 x 1 GPU = 16"]),
+        ("llama_factory_merge.yaml", ["launch merge saves/lora"]),
+    ],
+)
+def test_lint_gives_the_line_of_a_file(
+    file: str,
+    named: list[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    main(["lint", file])
+    shown = capsys.readouterr().out
+    assert [text for text in named if text not in shown] == []

@@ -277,6 +277,7 @@ def test_a_launch_py_of_the_user_does_not_replace_the_console_script(
     assert json.loads(run([installed, *PLAN], tmp_path))["stage"] == "sft_25pct"
 
 
+@pytest.mark.thorough
 def test_the_installed_package_trains_with_the_python_of_another_environment(
     installed: Path, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launch.table import Table
+from launch.table import Table, format_duration
 
 
 def test_columns_are_as_wide_as_their_cells() -> None:
@@ -34,3 +34,22 @@ def test_a_line_break_in_a_cell_makes_no_row(ending: str) -> None:
     table = Table("", [("run", "state"), ("a", f"failed{ending}b    done")])
     assert table.lines() == ["run  state", "a    failed b    done"]
     assert len(table.markdown()) == 3 and ending not in table.markdown()[2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (5, "5 s"),
+        (59.7, "1 min"),
+        (75, "1 min 15 s"),
+        (3599, "59 min 59 s"),
+        (3599.8, "1 h"),
+        (3700, "1 h 2 min"),
+        (120, "2 min"),
+        (100 * 3600, "100 h"),
+        (5000.5 * 3600, "5,000 h 30 min"),
+    ],
+)
+def test_a_duration_has_its_unit(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -1,7 +1,7 @@
 """What `./scripts/test --all` leaves to `./scripts/test --thorough`: more cases of the same kind.
 
-The marked cases are further pairs of a trainer with a template or a shape of data, and further random
-lines and files. `--all` has at least one case for each trainer.
+The marked cases are further trainers, templates, shapes of data, ends and faults of what a test of
+`--all` shows once, and tests that take minutes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from launch.execution.record.lock import find_holder, lock_path, run_lock
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping
 from launch.execution.record.written import read_written
-from launch.files import read_file
+from launch.files import read_text_or_empty
 from launch.pipelines.links import FOLDER as PIPELINES
 from launch.planning.find_runs import find_runs, resolve_run, run_name
 from launch.resources import GROUPS, config_roots
@@ -148,10 +148,10 @@ class _Names:
             for group in GROUPS:
                 files += (root / group).glob("*.yaml")
         files += (runs / PIPELINES).glob("*/*.json")
-        stages = tuple((file, _read_text(file)) for file in files)
+        stages = tuple((file, read_text_or_empty(file)) for file in files)
         by_run = {}
         for folder in find_runs(runs):
-            texts = [_read_text(folder / file) for file in ("plan.json", "config.yaml")]
+            texts = [read_text_or_empty(folder / file) for file in ("plan.json", "config.yaml")]
             by_run[folder] = "\n".join(texts)
         return cls(stages, by_run)
 
@@ -166,6 +166,21 @@ class _Names:
         for run, text in self.by_run.items():
             if run != but and any(name in text for name in names):
                 return f"the run {run_name(run)}"
+        return None
+
+    def find_keeper(self, path: Path) -> str | None:
+        """Return why a folder of a shared cache is kept; None if nothing needs it.
+
+        The folder of a base, which `eval` and a merge load, is kept for what names it, and any
+        other one for a run that is not finished.
+        """
+        name = f"{path.parent.name}/{path.name}"
+        if path.name.startswith("model-"):
+            named_by = self.find(name)
+            return None if named_by is None else f"{named_by} names it"
+        for run, text in self.by_run.items():
+            if name in text and folder_status(run) != "done":
+                return f"the run {run_name(run)} is not finished and needs it"
         return None
 
 
@@ -218,22 +233,11 @@ class _Finder:
             for path in sorted((self.runs / ".cache" / kind).glob("[!.]*")):
                 if path.is_symlink() or not path.is_dir():
                     continue
-                keeper = obstacle or self._find_keeper(path, kind)
+                keeper = obstacle or self.names.find_keeper(path)
                 if keeper is None:
                     self.removable.append(Removable(path, _size(path), reason))
                 else:
                     self.kept.append((path, keeper))
-
-    def _find_keeper(self, path: Path, kind: str) -> str | None:
-        """Return why a folder of a cache is kept; None if it can be removed."""
-        name = f"{kind}/{path.name}"
-        if path.name.startswith("model-"):  # a run's base, which `eval` and a merge load
-            named_by = self.names.find(name)
-            return None if named_by is None else f"{named_by} names it"
-        for run, text in self.names.by_run.items():
-            if name in text and folder_status(run) != "done":
-                return f"the run {run_name(run)} is not finished and needs it"
-        return None
 
 
 def find_use(runs: Path) -> str | None:
@@ -319,15 +323,15 @@ def _remove_of_run(
 def _remove_cache(path: Path, runs: Path) -> str | None:
     """Remove a folder of a shared cache; return the reason if it is kept.
 
-    The folder is renamed first. A run that found it before the rename holds its lock by now, and then
-    the folder gets its name back.
+    The folder is renamed first. A run that found it before the rename holds its lock by now, and a
+    stage or a plan that was written meanwhile names it: then the folder gets its name back.
     """
     trash = path.with_name(f"{_TRASH}{path.name}")
     try:
         path.rename(trash)
     except OSError as error:
         return f"it can't be removed: {error.strerror}"
-    obstacle = find_use(runs)
+    obstacle = find_use(runs) or _Names.read(runs).find_keeper(path)
     if obstacle is not None:
         with contextlib.suppress(OSError):  # the run may have made it again meanwhile
             trash.rename(path)
@@ -353,10 +357,3 @@ def _size(folder: Path) -> int:
                 state = os.lstat(Path(parent, name))
                 sizes[state.st_dev, state.st_ino] = state.st_blocks * 512
     return sum(sizes.values())
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return read_file(path).decode("utf-8", "replace")
-    except OSError:
-        return ""

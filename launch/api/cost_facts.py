@@ -14,7 +14,7 @@ from launch.check.machine.disk import (
 from launch.config.line import override_key
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Family, Kind
-from launch.planning.data import count_rows, count_steps
+from launch.planning.data import count_rows, count_steps, find_step_limit
 from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.speed import TimeForecast, forecast_time, planned_steps
@@ -51,8 +51,11 @@ def describe_steps(plan: Plan, samples: int | None) -> str:
     recipe = plan.config.recipe
     steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
     text = count_of(recipe.epochs, "epoch")
-    if recipe.max_steps:
-        text = f"at most {recipe.max_steps:,} steps"
+    limit, _ = find_step_limit(plan)
+    if limit is not None:
+        text = f"{limit:,} {'step' if limit == 1 else 'steps'} in place of epochs"
+        if steps:
+            text += f", which go {limit * recipe.epochs / steps:.3g} times through the data"
     elif steps is not None:
         text += f", {steps:,} {'step' if steps == 1 else 'steps'}{_explain_steps(plan, steps)}"
     elif recipe.packing != Packing.bins and not plan.config.trainer.always_packs:
@@ -102,7 +105,8 @@ def describe_time(plan: Plan, memory: MemoryForecast | None) -> list[str]:
     if forecast.card is not None:
         rates = rates_for_card(forecast.card.name)
         if not rates.measured:
-            least, most = math.exp(-rates.rates.bias), math.exp(rates.rates.bias)
+            least = math.exp(-rates.rates.bias)
+            most = math.exp(rates.rates.bias)
             lines.append(
                 f"steps were measured on an H200, and are scaled to this {forecast.card.name} by the "
                 f"data sheets: it may well take {least:.1f} to {most:.1f} times as long"

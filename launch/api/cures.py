@@ -1,7 +1,8 @@
 """Checks the cures of problems: a cure is planned before it is printed.
 
 A cure that leads back to the same problem, or to one whose own cure reverts it, is left out. If none
-is left, the cure is to remove the override that the problem is about, if that works.
+is left, the cure is to remove the override that the problem is about, if that works: what a message
+prints may therefore be another cure than the one that its rule has.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def apply_way(way: Way, line: CommandLine) -> CommandLine:
     The keys that it sets, and what it removes, are dropped first; an option is dropped with its
     value.
     """
-    dropped_keys = keys_of(way) | {way.removes}
+    dropped_keys = changed_keys(way)
     kept: list[str] = []
     follows_dropped_option = False
     for argument in line.argv:
@@ -57,6 +58,11 @@ def keys_of(way: Way) -> set[str]:
     return {override_key(override) for override in way.sets}
 
 
+def changed_keys(way: Way) -> set[str]:
+    """Return the keys and options that a way sets or removes."""
+    return keys_of(way) | {way.removes} if way.removes else keys_of(way)
+
+
 def exact_ways(cure: Fix | None) -> list[Way]:
     """Return the ways of a cure that leave no value to the reader."""
     return [way for way in ways_of(cure) if way.is_exact]
@@ -68,7 +74,8 @@ def explain_problems(
     """Return what a line is answered: a line in the words of other tools has one answer, and each
     problem of any other one a cure that works. `line` is None if it could not be parsed.
     """
-    is_planned = line is None or line.verb in (*VERBS, "preview")
+    is_of_torchtune = tuple(argv[:2]) == ("tune", "run")  # its own command; `tune` is a verb here
+    is_planned = line is None or line.verb in (*VERBS, "preview") or is_of_torchtune
     has_stage = line is None or any(override_key(item) == "stage" for item in line.overrides)
     is_foreign = any(problem.id in _OF_WORDS for problem in problems) or not has_stage
     if is_planned and is_foreign:
@@ -159,12 +166,18 @@ def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
 
 def _is_dead_end(after: Finding, problem: Finding, way: Way) -> bool:
     """Whether the problem `after` a way is the same one, or advises to revert the way."""
-    if after.id == problem.id and after.where == problem.where:
-        return not way.removes or after.message == problem.message
-    keys = keys_of(way)
-    is_about_it = any(key in f"{after.where} {after.message}" for key in keys)
+    is_same_place = after.id == problem.id and after.where == problem.where
+    if is_same_place and (not way.removes or after.message == problem.message):
+        return True
+    keys = changed_keys(way)  # a removed key may be refused with the stage's value, or without one
+    is_about_it = any(_names_key(f"{after.where} {after.message}", key) for key in keys)
     # Ways that leave a value to the reader count as well.
     advised: set[str] = set()
     for advised_way in ways_of(after.cure):
         advised |= keys_of(advised_way)
     return is_about_it and (after.id.endswith("conflict") or not advised - keys)
+
+
+def _names_key(text: str, key: str) -> bool:
+    """Whether a text names a key, and not just a longer name that contains it."""
+    return re.search(rf"(?<![\w.-]){re.escape(key)}(?![\w-])", text) is not None

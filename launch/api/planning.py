@@ -14,12 +14,12 @@ from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.quoting import quote_text
 from launch.config.recipe_keys import Packing, recipe_mapping
+from launch.planning.batch_split import Batch
 from launch.planning.batches import TokenForecast, forecast_tokens
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
 from launch.planning.hub_config import TOKEN_CURE, lacks_token, missing_token
 from launch.planning.lengths import load_lengths
-from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
 from launch.planning.vllm_server import planned_server, server_environment
 from launch.slurm.cluster import plan_with_cluster
@@ -99,7 +99,7 @@ class PlannedRun:
             recipe,
             self.plan.batch,
             padded_together=padded_together,
-            deals="true" in (recipe_mapping(self.plan.config.trainer, "balanced") or ()),
+            balances="true" in (recipe_mapping(self.plan.config.trainer, "balanced") or ()),
         )
 
     def facts(self) -> list[tuple[str, str]]:

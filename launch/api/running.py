@@ -155,7 +155,7 @@ class PipelineHandle(RunHandle):
 
     @property
     def stages(self) -> list[RunHandle]:
-        """The runs of the stages, in order; one that has not begun has no folder yet."""
+        """The runs of the stages, in order; one that has not started has no folder yet."""
         from launch.pipelines.record import stage_runs
 
         return [RunHandle(folder) for _, folder in stage_runs(self.folder)]

@@ -67,8 +67,8 @@ def _describe_gpus() -> list[str]:
         rows.append([name, card.name, *sizes, speed, card.source])
     notes = (
         "TFLOP/s: dense bf16. speed: measured in training, or scaled by the data sheets from an H200.",
-        "A name as nvidia-smi or Slurm has it is known, too, such as nvidia_a100-sxm4-80gb. Where a",
-        "cluster names two kinds alike, cluster.gpu_memory=GIB tells them apart.",
+        "Names that nvidia-smi or Slurm prints, such as nvidia_a100-sxm4-80gb, are accepted, too. If a",
+        "cluster uses one name for two kinds, cluster.gpu_memory=GIB distinguishes them.",
     )
     return [*Table("", rows).lines(), "", *notes]
 

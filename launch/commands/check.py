@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -20,11 +21,12 @@ from launch.commands.tool_parsers import build_check_parser, build_preview_parse
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
+from launch.data.structure import read_structure
 from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
 from launch.execution.preview import inspect_data, tokenize_samples
 from launch.execution.resume import is_finished
-from launch.execution.samples import describe_samples, legend, render_page
+from launch.execution.samples import describe_samples, legend, refuse_preview, render_page
 from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.planning.build import plan_on_this_machine
 from launch.planning.parallel import require_one_machine
@@ -148,16 +150,27 @@ def _summary(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
+def _describe_local(plan: Plan) -> list[str]:
+    """Describe the first rows of each local data set, and what of them is not used."""
+    described = []
+    for entry in plan.inputs.mixture:
+        if entry.data is not None:
+            with contextlib.suppress(UserError):  # rows that the samples do not reach
+                described.append(read_structure(entry.data).describe())
+    return described
+
+
 def preview(line: CommandLine) -> int:
     """Print samples of the composed stage.
 
-    Raises UserError: those of VerbParser.pop; hub_unreachable, preview_failed.
+    Raises UserError: those of VerbParser.pop; no_preview, hub_unreachable, preview_failed.
     """
     options, rest = build_preview_parser().pop(line)
 
     def show(composed: Composed) -> int:
         # An epoch that is too small to train on can still be previewed.
         plan = plan_on_this_machine(composed, reads_rows=False)
+        refuse_preview(plan)
         parts = chain.from_iterable(map(split_merged, plan.inputs.mixture))
         plan = replace(plan, inputs=replace(plan.inputs, mixture=tuple(parts)))
         # without the hub the trainer would try for minutes, and fail with an error of a library's
@@ -174,7 +187,8 @@ def preview(line: CommandLine) -> int:
         recipe = plan.config.recipe
         limit = f"at most {recipe.max_seq_length} tokens"
         template = f"chat template {data.template}"
-        notes = [f"{plan.trainer}, {template}, {limit}, packing {recipe.packing}"]
+        described = _describe_local(plan)
+        notes = [f"{plan.trainer}, {template}, {limit}, packing {recipe.packing}", *described]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         notes += [share.describe() for share in data.shares]
@@ -188,6 +202,7 @@ def preview(line: CommandLine) -> int:
                 "stage": plan.stage,
                 "trainer": plan.trainer,
                 "samples": data.samples,
+                "data": described,
                 "mixture": data.shares,
                 "by_tokens": by_tokens,
                 "batch": data.batch,

@@ -18,7 +18,7 @@ from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
 from launch.config.kinds import KINDS
 from launch.config.line import CommandLine
-from launch.config.schema import DataFormat, Kind
+from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.config.yaml_nodes import load_yaml
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.rl_draft import EXAMPLE, is_unwritten, resolve_verifier
@@ -214,10 +214,16 @@ def _find_model(given: str | None, runs: Path) -> _Start:
 
 
 def _find_model_folder(name: str, runs: Path) -> Path | None:
-    """Return the folder of this path or of this run, None if there is none."""
-    for folder in (Path.cwd() / Path(name).expanduser(), Path.cwd() / runs / name):
-        if folder.is_dir():
-            return folder
+    """Return the folder of this path or of this run, None if there is none.
+
+    The folder of a stage, which holds its runs, stands for the one that is finished.
+    """
+    given = Path.cwd() / Path(name).expanduser()
+    if given.is_dir():
+        return given
+    below_runs = Path.cwd() / runs / name
+    if below_runs.is_dir() and _find_run_above(below_runs):
+        return below_runs
     finished = [run for run in find_runs(runs.absolute()) if (run / "DONE").is_file()]
     return find_run(name, finished, "--model")
 
@@ -282,12 +288,12 @@ _OF_ONE_TRAINER = (Kind.rm, Kind.kto, Kind.rlvr)  # the kinds whose shipped stag
 
 
 def _choose_trainer(data: DraftedData) -> str | None:
-    """Return TRL's trainer for plain text, or if open-instruct is missing; None to keep the stage's
-    trainer.
+    """Return TRL's trainer for plain text, for marked answers, or if open-instruct is missing; None
+    to keep the stage's trainer.
 
     TRL's trainer is not used for a reward model, and KTO and RLVR have no other.
     """
-    if data.is_text:
+    if data.is_text or data.train_on == TrainOn.marked:
         return "trl_sft"
     if find_checkout(None, os.environ, ROOT) is not None or data.kind in _OF_ONE_TRAINER:
         return None

@@ -33,6 +33,7 @@ from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import TRL, parse_trainer
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
+from launch.worker.wording import count_of
 
 # The attributes of a field that the JSON has.
 _ATTRIBUTES = (
@@ -124,9 +125,8 @@ def flags(args: list[str]) -> int:
 
 def _notify_unknown_help(unknown: UnknownHelp, count: int, total: int) -> None:
     """Print why the help of `count` of the flags is unknown, and what provides it."""
-    plural = "s" if total > 1 else ""
     cure = f"; {unknown.cure}" if unknown.cure else ""
-    notify(f"the help of {count} of {total} flag{plural} is unknown: {unknown.reason}{cure}")
+    notify(f"the help of {count} of {count_of(total, 'flag')} is unknown: {unknown.reason}{cure}")
 
 
 def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import __version__
+from launch.check.lint.checker import LintVerdict
 from launch.check.lint.files import FileReport
 from launch.check.lint.trainer_commands import LintFinding
 from launch.terminal import echo, print_json
@@ -40,8 +41,11 @@ def print_machine_format(
 
 
 def _json(reports: list[FileReport], checkout: Checkout | None) -> dict[str, Any]:
-    verdicts = [verdict for report in reports for verdict in report.verdicts]
-    notes = [{"file": report.file, **note.as_json()} for report in reports for note in report.notes]
+    verdicts: list[LintVerdict] = []
+    notes: list[dict[str, Any]] = []
+    for report in reports:
+        verdicts += report.verdicts
+        notes += [{"file": report.file, **note.as_json()} for note in report.notes]
     return versioned({**_versions(checkout), "verdicts": verdicts, "notes": notes}, _VERSION)
 
 

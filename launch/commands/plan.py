@@ -11,7 +11,7 @@ from launch import resources
 from launch.api.planning import PlannedRun, plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.config.schema import Device, Kind
+from launch.config.schema import Device, Family
 from launch.errors import EXIT_DONE
 from launch.planning.command import quote_argument
 from launch.planning.flags import FLAG_COLUMNS, format_flag_value
@@ -38,7 +38,7 @@ Prints what `run` would do and starts nothing: the exact command, ready to paste
 arithmetic; the predicted memory of a GPU; the environment; every flag with the override or the file
 and line that sets it. It needs no GPU, no torch and no checkout of open-instruct.
 
-exit codes: 0 planned; 2 it cannot work, and the messages say why
+exit codes: 0 planned; 2 it cannot work, and the messages explain why
 """
 
 
@@ -52,7 +52,10 @@ def plan(line: CommandLine) -> int:
 
         pipeline = plan_pipeline(line, notify)
         if pipeline:
-            return _show_pipeline(pipeline, json=line.json)
+            code = _show_pipeline(pipeline, json=line.json)
+            if not line.json:
+                echo("\n".join(_next_commands(line, pipeline.plans[0])))
+            return code
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
@@ -92,16 +95,19 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
 
 
 def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
-    """Return what comes after the plan of a line: the commands that can follow here."""
+    """Return what comes after the plan of a line: the commands that can follow here.
+
+    `plan`: the line's, or that of the first stage of its pipeline.
+    """
     overrides = shlex.join(process_redactor().redact_argv(line.argv))
     needs_gpus = plan.parallel.width.device == Device.cuda and not plan.config.cache_only
     needs_others = needs_gpus and plan.machine.card is None  # another machine than this one
     is_for_slurm = any(text.startswith("cluster") for text in plan.origins.overrides)
     commands = {f"launch check {overrides}": "checks this machine for it"}
     if needs_others:
-        commands = {f"launch preview {overrides}": "shows what the model is trained on"}
-        if plan.config.trainer.kind == Kind.rlvr:
-            commands = {}
+        commands = {}
+        if _can_preview(plan) and not line.is_pipeline:
+            commands[f"launch preview {overrides}"] = "shows what the model is trained on"
     elif plan.config.cache_only:
         commands[f"launch {overrides}"] = "tokenises the data, and trains nothing"
     elif plan.parallel.width.nodes == 1:
@@ -115,6 +121,14 @@ def _next_commands(line: CommandLine, plan: Plan) -> list[str]:
             "  there is no GPU here: `launch check` and `launch run` are for a machine with GPUs"
         )
     return lines + [f"  {command}  # {effect}" for command, effect in commands.items()]
+
+
+def _can_preview(plan: Plan) -> bool:
+    """Whether a preview can show samples here: open-instruct's trainers need a checkout for it."""
+    trainer = plan.config.trainer
+    is_of_open_instruct = trainer.family == Family.open_instruct
+    has_code = not is_of_open_instruct or plan.upstream.checkout is not None
+    return has_code and "preview" not in trainer.unsupported_because
 
 
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:

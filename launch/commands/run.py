@@ -31,14 +31,14 @@ Plans the stage, checks this machine, trains under a supervisor and records the 
 runs/STAGE/NAME. The same command resumes an unfinished run and reports a finished one.
 
 keys of run:
-  pipeline=A,B        each stage starts from the model of the one before; A:key=value applies to one
+  pipeline=A,B        each stage starts from the previous one's model; A:key=value applies to one
                       stage
   stop_if_worse=true  end a pipeline at a stage whose evaluate=true finds a significant loss
   restart=true        archive an earlier run of the same plan and start over
   detach=true         return when the run has started; it survives the terminal
   cache_only=true     tokenise the data on the CPU, and train nothing
   evaluate=true       afterwards, score the model against its base, as `launch eval` does
-  tracking=WHERE      wandb, wandb_offline or tensorboard
+  tracking=WHERE      wandb, wandb_offline, tensorboard; of TRL's trainers trackio, mlflow, ...
   report=false        write no report.html at the end
   hub.push=OWNER/NAME push the model to the Hugging Face hub at the end
   allow=[ID]          turn a rule, guard or expectation into a warning; every message ends with its

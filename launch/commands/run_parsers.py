@@ -42,7 +42,7 @@ examples:
   launch logs gpu8-8fa3c2d1 --rank 3 | less
 
 Print what a run's display showed, from its record, and how the run ended.""")
-    parser.add("name", metavar="RUN", help=_RUN)
+    parser.add("name", metavar="RUN", help=f"{_RUN}; or the id of its Slurm job")
     follow = (
         "wait for a pending job and continue until the run ends, across requeues; Ctrl-C only "
         "stops following"
@@ -86,7 +86,7 @@ same command resumes the run from there.
 arguments:
 exit codes: 0 all of it has ended; 1 some of it is left after 30 s (90 s for a job); 2 it is not
 running""")
-    parser.add("name", metavar="RUN", help=_RUN)
+    parser.add("name", metavar="RUN", help=f"{_RUN}; or the id of its Slurm job")
     return _with_runs(parser)
 
 

@@ -14,7 +14,7 @@ from launch.execution.record.run import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
 from launch.planning.find_runs import resolve_run, run_name
 from launch.slurm.job_status import JobStatus, add_accounting, read_job_status
-from launch.slurm.jobs import JobFolder, find_job_folder, find_job_folders
+from launch.slurm.jobs import JobFolder, find_job_folder, find_job_folders, find_run_of_job
 from launch.slurm.queue import QueuedJob
 from launch.table import format_duration
 from launch.terminal import echo, printable
@@ -46,7 +46,9 @@ def logs(argv: list[str]) -> int:
     no_job_log; those of VerbParser.parse.
     """
     options = build_logs_parser().parse(argv)
-    folder = resolve_run(options.name, options.runs, list(find_job_folders(options.runs)))
+    submitted = find_job_folders(options.runs)
+    folder = find_run_of_job(options.name, options.runs)
+    folder = folder or resolve_run(options.name, options.runs, list(submitted))
     jobs = _RunJobs(folder, options.runs)
     is_active = jobs.is_active if options.follow else lambda: False
     try:
@@ -145,7 +147,7 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
         return f"{name} has not started and was not submitted"
     [known] = add_accounting([status], jobs.runs)
     job = known.job or known.ended
-    state = f"is {job.state.lower()}" if job else "is gone"
+    state = f"is {job.state.lower()}" if job else "no longer exists"
     summary = f"{name} has not started: job {status.job_id} {state}"
     try:
         log = jobs.folder.log(status.job_id).read_text(encoding="utf-8", errors="replace").rstrip()

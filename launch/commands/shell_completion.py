@@ -21,7 +21,7 @@ _QUERY = "query="
 
 
 def answer_query(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Print the candidates if the shell asks for them; return False for any other command line."""
+    """Print the candidates if the shell requests them; return False for any other command line."""
     queries = [argument for argument in arguments if argument.startswith(_QUERY)]
     if not queries or not any(argument in _OPTIONS for argument in arguments):
         return False

@@ -23,11 +23,13 @@ from launch.slurm.jobs import (
     find_job_folders,
     find_job_ids,
     find_jobs,
+    find_run_of_job,
     is_proven_job,
 )
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.terminal import echo
+from launch.worker.finding import Fix
 
 _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before it kills it
 
@@ -43,7 +45,7 @@ def stop(argv: list[str]) -> int:
     runs: Path = options.runs
     pipeline = find_pipeline(options.name, runs)
     if pipeline is None:
-        folder = resolve_run(options.name, runs, list(find_job_folders(runs)))
+        folder = find_run_of_job(options.name, runs) or _resolve(options.name, runs)
         run_folders = [folder]
     else:
         folder = pipeline
@@ -67,6 +69,18 @@ def stop(argv: list[str]) -> int:
     if holder is None:
         raise refusal("not_running", f"{run_name(folder)} is not running")
     return _terminate(folder, holder)
+
+
+def _resolve(name: str, runs: Path) -> Path:
+    """Return the run folder that a name means. Raises UserError: unknown_run, ambiguous_run."""
+    try:
+        return resolve_run(name, runs, list(find_job_folders(runs)))
+    except UserError:
+        if not name.isdigit():
+            raise
+        message = f"no run in {runs.absolute()} has the job {name}"
+        cure = Fix.of("{0} ends a job that launch did not submit", f"$ scancel {name}")
+        raise refusal("unknown_run", message, "command line", cure) from None
 
 
 def _pipeline_folders(pipeline: Path) -> list[Path]:

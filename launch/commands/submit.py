@@ -42,7 +42,7 @@ after its time limit or a lost node. `launch cluster NAME` drafts the descriptio
 `cluster=NAME` selects.
 
 keys of submit:
-  pipeline=A,B        a chain: each stage starts from the model of the one before; A:key=value
+  pipeline=A,B        a chain: each stage starts from the previous one's model; A:key=value
                       applies to one stage
   evaluate=true       another job scores each model once its run is done; no run waits for it or
                       fails with it

@@ -57,7 +57,10 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
         "ifeval, rows; default: by the rows"
     )
     parser.add("--verifier", metavar="VERIFIER", help=verifier)
-    columns = "names of your columns, where launch does not recognise them"
+    columns = (
+        "names of your columns, where launch does not recognise them; or paths, such as "
+        "completion=answers.0.text"
+    )
     parser.add("--columns", metavar="KNOWN=YOURS,...", help=columns)
     text = "the rows are plain text (column `text`), every token of which is learnt"
     parser.add("--text", action="store_true", help=text)

@@ -21,7 +21,7 @@ _REGISTERS = (
     ("launch.execution.guards", "GUARDS"),
     ("launch.trials.rollout.gates_across", "GATES"),
 )
-# What the evidence says about weights, beside the settings that it proves.
+# What the evidence shows of weights, besides the settings that it proves.
 _WEIGHTS = (
     "weights",
     "schedule_peak",

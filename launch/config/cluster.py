@@ -59,7 +59,7 @@ class ClusterConfig:
     python: str | None = None  # the launcher's interpreter on the nodes; null: the one that submits
     # folders that all nodes share; empty: not checked
     shared: list[str] = field(default_factory=list)
-    # seconds without a sign of life after which a node counts as lost; 0: never
+    # seconds without a heartbeat after which a node counts as lost; 0: never
     heartbeat: float = HEARTBEAT.of(20.0)
     # seconds before the time limit when Slurm signals the job (USR2); 0: never
     warn_before: int = SIGNAL_TIME.of(120)

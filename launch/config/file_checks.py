@@ -149,18 +149,19 @@ def _refuse_file_of_other_tool(path: Path, document: Mapping[Any, Any]) -> None:
 
     Raises UserError: other_tool.
     """
-    if any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
-        return
     settings = {str(key): value for key, value in document.items()}
     tool = recognise_tool(settings)
+    is_own = any(isinstance(settings.get(key), dict | list) for key in (*GROUPS, "recipe"))
+    if is_own and tool is None:
+        return
     known = [key for key, value in settings.items() if explain_name(key, str(value))]
     if tool is None and len(known) < 2:
         return
     whose = f"a file of {tool}" if tool else "a file of another tool"
-    message = f"this is {whose}: {', '.join((known or list(settings))[:3])} are no keys of launch"
+    message = f"this is {whose}: {', '.join((known or list(settings))[:3])} are not keys of launch"
     cure = None
     if tool:
-        cure = Fix.of("{0} says what it is here", f"$ launch lint {shlex.quote(str(path))}")
+        cure = Fix.of("{0} shows what it becomes here", f"$ launch lint {shlex.quote(str(path))}")
     else:
         answers = [f"{key}: {explain_name(key, str(settings[key]))}" for key in known[:3]]
         cure = Fix("; ".join(answers))

@@ -69,7 +69,7 @@ def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
 
 
 def _version(path: Path) -> tuple[Path, int, int]:
-    """Return what tells a file from its earlier versions: path, time of the change, size."""
+    """Return what distinguishes a file from its earlier versions: path, time of the change, size."""
     status = path.stat()
     return path, status.st_mtime_ns, status.st_size
 
@@ -117,7 +117,9 @@ def _find_defaults(document: Node) -> list[Node]:
 
 
 def _option_of(value: Node) -> str:
-    """Return the option that a value of a defaults list names; "" for null, or what is no text."""
+    """Return the option that a value of a defaults list names; "" for null and for what is not a
+    text.
+    """
     scalar = resolve_alias(value)
     if not isinstance(scalar, Scalar) or scalar.type == "null":
         return ""

@@ -33,9 +33,19 @@ class KindRow:
     loss_falls: bool = True  # whether the loss shows progress; RLVR's is 0 by construction
 
     @property
+    def is_paired(self) -> bool:
+        """Whether a row is a pair of answers."""
+        return self.conversations == _PAIR
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether a row is a conversation with its answer."""
+        return self.conversations == ("messages",)
+
+    @property
     def sequences(self) -> int:
         """The sequences of a sample in a forward pass."""
-        return 2 if self.unit == "pair" else 1
+        return len(self.conversations)
 
 
 KINDS: Mapping[Kind, KindRow] = MappingProxyType(

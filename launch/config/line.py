@@ -12,8 +12,10 @@ from launch.errors import UserError, did_you_mean, refusal
 from launch.resources import group_options
 from launch.worker.finding import Finding, Fix
 
-_TOOLS = ("axolotl", "llamafactory-cli", "trl")  # other tools, whose own commands follow
+# other tools, whose own commands follow
+TOOLS = ("axolotl", "llamafactory-cli", "trl", "swift", "unsloth", "tune", "hf", "huggingface-cli")
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".jsonl.gz", ".jsonl.zst")
+SCRIPTS = (".sh", ".sbatch", ".slurm", ".bash")
 # a file of data, and behind it the name of its form as axolotl and LLaMA-Factory have it
 NAME_AFTER_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, DATA_FILES))})):\w+")
 _RANK_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
@@ -194,7 +196,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     answer = _answer_to_word(word, rest)
     if answer is not None:
         return Finding.error("unknown_verb", f"'{word}' is not a command", cure=answer)
-    if word in _TOOLS and rest:
+    if word in TOOLS and rest:
         return _unknown_verb(rest[0], rest[1:], names)
     known_verb = explain_verb(word)
     stage = None if known_verb else explain_value("stage", word)
@@ -209,7 +211,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
             cure = Fix.of(f"a {group} is set as a key: {{0}}", command)
             message = f"'{typed[1]}' is a {group}, not a command"
             return Finding.error("unknown_verb", message, cure=cure)
-    if word.endswith((".sh", ".sbatch", ".slurm")):
+    if word.endswith(SCRIPTS):
         cure = Fix.of("check it: {0}", f"$ launch lint {word}")
         return Finding.error("unknown_verb", f"'{word}' is a script, not a command", cure=cure)
     # `trian` is `train`, which is `run`, rather than `trial`

@@ -46,7 +46,7 @@ class Mismatch:
 
     @property
     def has_keys(self) -> bool:
-        """Whether keys are missing: the value of a node is no map."""
+        """Whether keys are missing: the value of a node is not a map."""
         return self.problem.startswith(_HAS_KEYS)
 
 
@@ -113,7 +113,8 @@ def _scalar_problem(value: Any, hint: type) -> str:
     elif is_container:
         return f"must be a single word, got {value}"
     else:
-        convert, problem = partial(EnumNode, hint), f"must be one of {', '.join(hint.__members__)}"
+        convert = partial(EnumNode, hint)
+        problem = f"must be one of {', '.join(hint.__members__)}"
     try:
         convert(value)
     except ValidationError:

@@ -47,7 +47,7 @@ def node_class(hint: Any) -> type | None:
 
 def find_hint(root: type, key: str) -> Any:
     """Return the type of a dotted key, which may lead into lists (`data.mix.0`) and maps; None for a
-    key that there is not.
+    key that does not exist.
     """
     hint: Any = root
     for name in key.split("."):

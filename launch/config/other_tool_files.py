@@ -1,4 +1,6 @@
-"""Recognises a file of axolotl, LLaMA-Factory or TRL, which launch translates and does not read."""
+"""Recognises a file of axolotl, LLaMA-Factory, TRL, torchtune or verl, which launch translates and does
+not read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from collections.abc import Collection
 from launch.resources import GROUPS
 
 AXOLOTL, LLAMA_FACTORY, TRL = "axolotl", "LLaMA-Factory", "TRL"
-TORCHTUNE = "torchtune"
+TORCHTUNE, VERL = "torchtune", "verl"
+# Their settings are nested; what they leave out is what a line leaves out, as their own recipes have it.
+READ_AS_LINES = (TORCHTUNE, VERL)
 LINE = "a command line"  # in the words of any tool: what it leaves out has the stage's value
 # Keys that only files of the tool have, and how many of them make a file its own.
 _KEYS = {
@@ -19,7 +23,7 @@ _KEYS = {
     ),
     LLAMA_FACTORY: re.compile(
         r"finetuning_type|cutoff_len|template|stage|lora_target|lora_rank|dataset_dir|max_samples"
-        r"|val_size|plot_loss|do_train|dataset|pref_beta|pref_loss|quantization_bit"
+        r"|val_size|plot_loss|do_train|dataset|pref_beta|pref_loss|quantization_bit|export_.+|infer_backend"
     ),
 }
 _NEEDED = 3
@@ -39,6 +43,10 @@ _OWN = frozenset(
 
 def recognise_tool(names: Collection[str]) -> str | None:
     """Return the tool whose file has these keys at its top; None for any other file."""
+    if "actor_rollout_ref" in names or {"optim", "trainer", "data"} <= set(names):
+        return VERL
+    if "checkpointer" in names and not {"tokenizer", "dataset"}.isdisjoint(names):
+        return TORCHTUNE
     if not _OWN.isdisjoint(names):
         return None
     for tool, keys in _KEYS.items():

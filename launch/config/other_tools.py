@@ -1,12 +1,13 @@
 """Translates names of axolotl, TRL, LLaMA-Factory, accelerate and DeepSpeed into launch's keys.
 
 The names are in other_tools.yaml, and in the table of recipe keys (launch/config/recipe_keys.py) where
-a value is the same here. A row has a `topic`, what it is `here`, its names in each tool (a
-list, or a text of the page's table), names that are only understood (`also`), and the answer. The
-answer is `set`, overrides with {value}, {list} or {count}; `values`, overrides by a pattern of the
-value, `A or B` where the trainer decides; or `instead`, a sentence where there is no such setting,
-and besides `set` for a value that is not a number. launch's own keys are understood without their
-group.
+a value is the same here. The file has the words and the answers besides, and what a whole file leaves
+out or launch lacks (launch/planning/other_tool_defaults.py). A row has a `topic`, what it is `here`,
+its names in each tool (a list, or a text of the page's table), names that are only understood (`also`),
+and the answer. The answer is `set`, overrides with {value}, {list} or {count}; `values`, overrides by a
+pattern of the value, `A or B` where the trainer decides; or `instead`, a sentence where there is no
+such setting, and besides `set` for a value that is not a number. launch's own keys are understood
+without their group.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from launch.errors import nearest, set_any
 from launch.resources import GROUPS
@@ -83,14 +85,21 @@ class OtherToolKey:
 
 
 @cache
+def read_content(file: Path = FILE) -> Mapping[str, Any]:
+    """Read the sections of the file."""
+    import yaml  # slow to import; only an answer needs it
+
+    content: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return content
+
+
+@cache
 def load_table(file: Path = FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
     """Read the rows, and the verb that each word of another tool stands for.
 
     Raises TypeError for an unknown field of a row.
     """
-    import yaml  # slow to import; only an answer needs it
-
-    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content = read_content(file)
     rows: list[OtherToolKey] = []
     for row in content["rows"]:
         rows += _rows_of_recipe() if row == _RECIPE_KEYS else [OtherToolKey(**row)]
@@ -231,6 +240,7 @@ _COMMANDS = {
     "MERGE": "launch merge RUN",
     "COMPARE": "launch compare RUN RUN2",
     "CHECK": "launch check stage=NAME",
+    "CLEAN": "launch clean RUN",
     "PLAN": "launch plan stage=NAME",
     "KEYS": "launch help keys",
     "HELP": "launch help",
@@ -241,19 +251,23 @@ _COMMANDS = {
 }
 # Options whose value is the run or the folder that a command is about.
 _OF_RUN = (
-    *("model", "model_name_or_path", "lora_model_dir", "adapter_name_or_path", "model_path"),
-    *("checkpoint_dir", "run", "run_name", "output_dir", "pretrained"),
+    *("adapter_name_or_path", "adapters", "adapter", "adapter_path", "adapter_model_path"),
+    *("lora_model_dir", "lora_path", "peft_model_path", "peft", "ckpt_dir", "checkpoint_path"),
+    *("pretrained", "model", "model_name_or_path", "model_path", "checkpoint_dir", "run"),
+    *("run_name", "output_dir", "model_id"),
 )
+# what other tools call an option of launch's own verbs
+_OPTIONS = {"task": "tasks", "task_list": "tasks", "max_samples": "limit", "num_samples": "limit"}
+# Verbs that can do without the name of a run, and those for which the newest one is meant.
+_WITHOUT_RUN = ("status", "clean")
+_OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
 
 
 @cache
 def _answers() -> dict[str, str]:
     """Return the answer to each word that is tried as a command."""
-    import yaml  # slow to import; only an answer needs it
-
-    content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     answers: dict[str, str] = {}
-    for words, answer in content["answers"].items():
+    for words, answer in read_content()["answers"].items():
         answers |= dict.fromkeys(words.split("|"), answer)
     return answers
 
@@ -284,17 +298,25 @@ def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
     def place(match: re.Match[str]) -> str:
         command = _COMMANDS[match[1]]
         if names:
-            command = re.sub(r"\bRUN\b", names[0], command).replace(
-                "stage=NAME", f"stage={names[0]}"
-            )
+            command = re.sub(r"\bRUN\b", names[0], command)
+            if "/" not in names[0]:
+                command = command.replace("stage=NAME", f"stage={names[0]}")
         if repository:
             command = command.replace("OWNER/NAME", repository)
         for name, value in options.items():
             command = command.replace(f"<{name}>", value)
-        ways.append("$ " + re.sub(r" [\w.]+=<[a-z_]+>", "", command))
+        ways.append("$ " + _fill(re.sub(r" [\w.]+=<[a-z_]+>", "", command)))
         return f"{{{len(ways) - 1}}}"
 
     return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *ways)
+
+
+def _fill(command: str) -> str:
+    """Return a command without a placeholder where its verb needs no run, or means the newest one."""
+    words = command.split()
+    if words[-1] == "RUN" and words[1] in _WITHOUT_RUN:
+        return " ".join(words[:-1])
+    return re.sub(r"\bRUN\b", "latest", command) if words[1] in _OF_NEWEST else command
 
 
 def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -310,14 +332,35 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             option = "" if equals else _plain(name)
             if equals:
                 options[_plain(name)] = value
-        elif equals:
+        elif equals and option != "model_args":
             options[_plain(name)] = value
         elif option:
             options[option], option = item, ""
-        elif not item.endswith((".yaml", ".yml")) and re.fullmatch(r"[.~\w/][\w./-]*", item):
+        elif item.endswith((".yaml", ".yml")):
+            options = {**_read_settings(Path(item)), **options}
+        elif re.fullmatch(r"[.~\w/][\w./-]*", item):
             names.append(item)
+    # lm-evaluation-harness has the model behind `--model hf`
+    for of_model in options.pop("model_args", "").split(","):
+        name, _, value = of_model.partition("=")
+        if name in ("pretrained", "peft"):
+            options[name] = value
+    options = {_OPTIONS.get(name, name): value for name, value in options.items()}
     about = [options[name] for name in _OF_RUN if name in options]
-    return [*about, *names], options
+    folders = [name for name in about if name not in ("lora", "qlora")]  # `adapter: lora` is a kind
+    return [*folders, *names], options
+
+
+def _read_settings(path: Path) -> dict[str, str]:
+    """Return the texts of a file that another tool's command is given; none if it cannot be read."""
+    import yaml  # slow to import; only an answer needs it
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    settings = content if isinstance(content, dict) else {}
+    return {str(name): value for name, value in settings.items() if isinstance(value, str)}
 
 
 def explain_verb(word: str, *, near: bool = False) -> str | None:

@@ -7,6 +7,12 @@ default. `fallback` replaces a value of a shipped stage that a trainer lacks. `p
 that shows the value in the running trainer, with what it is compared with (`Requested`), and
 `unproven_because` the reason where none does.
 launch/config/recipe_key.py says which trainers a selector names.
+
+The way of a proof is found by the name of its evidence (`grep -rn grad_clip launch`): its row here,
+what computes the requested value (launch/planning/expectations.py), the list of all evidence
+(launch/worker/expectations.py), the function in the trainer's process that reads it
+(launch/worker/evidence/), and the sentences of a run that is stopped
+(launch/worker/evidence/sentences.py).
 """
 
 # without `from __future__ import annotations`, as schema.py is
@@ -79,6 +85,11 @@ _SCHEDULES = {
     "linear": {"lr_scheduler_type": "linear"},
     "cosine": {"lr_scheduler_type": "cosine"},
     "constant": {"lr_scheduler_type": "constant"},
+}
+_PLAIN_LORA = {
+    "finetune": "its adapters are plain LoRA (finetune.py:626)",
+    "dpo_tune_cache": "its adapters are plain LoRA (dpo_tune_cache.py:367)",
+    "open_instruct": "it has no adapters",
 }
 _RATES = "the rates of the optimizer's groups at every step"
 _STEPS = "the steps that the trainer counts before the first one"
@@ -191,6 +202,51 @@ class LoraConfig:
             Requested.computed,
         ),
     )
+    dora: bool = key(
+        False,
+        help="DoRA: a trained length for each output of an adapted layer; closer to full training, "
+        "and a slower step",
+        flags={"trl": {"false": {}, "true": {"use_dora": True}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_dora", "the magnitudes of the adapted layers", Requested.computed),
+    )
+    rslora: bool = key(
+        False,
+        help="rsLoRA: the adapter's output is multiplied by alpha / sqrt(rank), in place of "
+        "alpha / rank, for high ranks",
+        flags={"trl": {"false": {}, "true": {"use_rslora": True}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_rslora", "the scaling of the adapted layers", Requested.computed),
+    )
+    init: str | None = key(
+        None,
+        help="what a new adapter starts from: pissa (the largest singular values of the weights) "
+        "or olora (their QR decomposition); null: from nothing",
+        flags={"trl_sft": {"null": {}, "pissa": {}, "olora": {}}},  # the option adapter_init
+        unsupported_because={
+            "trl_sft": "launch has pissa and olora",
+            "trl_dpo trl_grpo": "its reference is the model without the adapter, and these starts "
+            "change that model",
+            **_PLAIN_LORA,
+        },
+        proof=Proof("lora_init", "the adapter's matrices before a step", Requested.computed),
+    )
+    modules_to_save: Any = key(
+        None,
+        help="modules that are trained as a whole beside the adapter, such as "
+        "[embed_tokens,lm_head]; null: none",
+        flags={"trl": {"null": {}, "*": {"lora_modules_to_save": "{value}"}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_modules", "the modules that are trained as a whole", Requested.computed),
+    )
+    target_parameters: Any = key(
+        None,
+        help="parameters that get an adapter though they are no layer's own, such as "
+        "[mlp.experts.gate_up_proj] of a mixture of experts; null: none",
+        flags={"trl": {"null": {}, "*": {"lora_target_parameters": "{value}"}}},
+        unsupported_because=_PLAIN_LORA,
+        proof=Proof("lora_parameters", "the parameters with an adapter", Requested.computed),
+    )
 
 
 @dataclass
@@ -209,7 +265,7 @@ class RecipeConfig:
             "olmo_core_finetune": "its rows are not samples: `global_tokens` counts their tokens"
         },
         other_names={
-            "others": "train_batch_size batch_size total_batch_size effective_batch_size batch"
+            "others": "train_batch_size batch_size total_batch_size effective_batch_size batch bs"
         },
     )
     global_batch_tokens: int | None = key(
@@ -239,7 +295,9 @@ class RecipeConfig:
         other_names={
             "axolotl": "micro_batch_size",
             "trl llama_factory": "per_device_train_batch_size",
-            "others": "train_micro_batch_size_per_gpu per_gpu_train_batch_size device_batch_size",
+            "others": "train_micro_batch_size_per_gpu per_gpu_train_batch_size device_batch_size "
+            "ppo_micro_batch_size_per_gpu ppo_micro_batch_size micro_train_batch_size micro_bs mbs "
+            "micro_batch_size_per_gpu",
         },
     )
     learning_rate: float = key(
@@ -249,7 +307,10 @@ class RecipeConfig:
         "1e-4 with an adapter",
         flags={"*": "learning_rate"},
         proof=Proof("learning_rate", _RATES, Requested.always),
-        other_names={"axolotl trl llama_factory": "learning_rate", "others": "lr max_lr"},
+        other_names={
+            "axolotl trl llama_factory": "learning_rate",
+            "others": "lr max_lr actor_learning_rate",
+        },
     )
     lr_scheduler: str = key(
         "linear",
@@ -299,6 +360,50 @@ class RecipeConfig:
         ),
         other_names={"axolotl trl llama_factory": "weight_decay", "others": "wd"},
     )
+    optimizer: str | None = key(
+        None,
+        help="adamw, adamw_8bit (states in about a quarter of fp32's memory), paged_adamw_8bit (on "
+        "the host where the GPU is full), adafactor, muon; null: the trainer's own",
+        flags={
+            "trl": {
+                "null": {},
+                "adamw": {"optim": "adamw_torch_fused"},
+                "adamw_8bit": {"optim": "adamw_8bit"},
+                "paged_adamw_8bit": {"optim": "paged_adamw_8bit"},
+                "adafactor": {"optim": "adafactor"},
+            },
+            # With QLoRA alone; see the rule optimizer_needs_qlora.
+            "finetune": {
+                "null": {},
+                "adamw": {},
+                "paged_adamw_8bit": {"use_8bit_optimizer": True},
+            },
+            "dpo_tune_cache": {
+                "null": {},
+                "adamw": {},
+                "paged_adamw_8bit": {
+                    "use_8bit_optimizer": True,
+                    "dpo_use_paged_optimizer": True,
+                },
+            },
+            "dpo": {
+                "null": {},
+                "adamw": {"optimizer_type": "adamw"},
+                "muon": {"optimizer_type": "muon"},
+            },
+            "*": {"null": {}, "adamw": {}},
+        },
+        unsupported_because={
+            "trl": "TRL's other optimizers are set with flags.optim=NAME",
+            "finetune": "finetune.py has AdamW, and bitsandbytes' paged one with QLoRA "
+            "(finetune.py:670)",
+            "dpo_tune_cache": "dpo_tune_cache.py has AdamW, and bitsandbytes' paged one "
+            "(dpo_tune_cache.py:419)",
+            "dpo": "dpo.py has OLMo-core's AdamW and Muon (dpo.py:259)",
+            "*": "it has AdamW alone",
+        },
+        proof=Proof("optimizer", "the optimizer's class, and its states after a step"),
+    )
     epochs: int = key(
         1,
         COUNT,
@@ -313,14 +418,14 @@ class RecipeConfig:
         other_names={
             "axolotl": "num_epochs",
             "trl llama_factory": "num_train_epochs",
-            "others": "epoch n_epochs max_epochs total_epochs",
+            "others": "epoch n_epochs max_epochs total_epochs num_episodes",
         },
     )
     max_steps: int | None = key(
         None,
         COUNT,
-        help="optimizer steps after which the run ends, before `epochs` are complete; null: "
-        "all epochs",
+        help="optimizer steps after which the run ends, whether `epochs` would be fewer or more; "
+        "null: all epochs",
         flags={
             # total_episodes is max_steps x global_batch_size (grpo_fast.py:1032)
             "ray": {"*": {}},
@@ -332,14 +437,14 @@ class RecipeConfig:
         proof=Proof("max_steps", _STEPS, Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_steps",
-            "others": "max_train_steps num_steps total_steps train_iters",
+            "others": "max_train_steps num_steps total_steps train_iters total_training_steps",
         },
     )
     max_seq_length: int = key(
         MISSING,
         LENGTH,
         help="tokens of the longest sample (RLVR: prompt plus response), such as 4096; a "
-        "longer one is cut or left out",
+        "longer one is truncated or dropped",
         flags={
             # GRPOConfig has no limit on prompts: the reward proof checks every row against it
             "trl_grpo": {"*": {}},
@@ -352,7 +457,7 @@ class RecipeConfig:
         },
         proof=Proof(
             "max_seq_length",
-            "the longest row that is dealt, and those that are cut",
+            "the longest row that is dealt, and those that are truncated",
             Requested.always,
         ),
         unproven_because={
@@ -362,7 +467,8 @@ class RecipeConfig:
             "axolotl": "sequence_len",
             "trl": "max_length",
             "llama_factory": "cutoff_len",
-            "others": "max_seq_len seq_length seq_len model_max_length block_size context_length",
+            "others": "max_seq_len seq_length seq_len model_max_length block_size context_length "
+            "max_len",
         },
     )
     max_grad_norm: float | None = key(
@@ -377,7 +483,7 @@ class RecipeConfig:
             "*": "max_grad_norm",
         },
         unsupported_because={"reward_modeling": "it does not clip without DeepSpeed"},
-        proof=Proof("clip", "the norm that the first step is clipped at", Requested.computed),
+        proof=Proof("grad_clip", "the norm that the first step is clipped at", Requested.computed),
         other_names={
             "axolotl trl llama_factory": "max_grad_norm",
             "others": "gradient_clipping clip_grad_norm grad_clip gradient_clip_val",
@@ -554,13 +660,17 @@ class RecipeConfig:
         proof=Proof(
             "gradient_checkpointing", "the switch that the layers read in a pass", Requested.always
         ),
-        other_names={"axolotl trl": "gradient_checkpointing", "others": "activation_checkpointing"},
+        other_names={
+            "axolotl trl": "gradient_checkpointing",
+            "others": "activation_checkpointing enable_gradient_checkpointing "
+            "use_gradient_checkpointing",
+        },
     )
     checkpoint_steps: int | None = key(
         None,
         COUNT,
         help="optimizer steps between checkpoints, which a stopped run resumes from; null: "
-        "none before the end",
+        "none before the end, but every 500 steps of dpo, dpo_tune_cache and olmo_core_finetune",
         flags={
             # the last three are kept, as in open-instruct; `flags.save_total_limit=` overrides
             "trl": {
@@ -588,6 +698,8 @@ class RecipeConfig:
         unsupported_because={
             "trl_grpo": "a GRPO loss on held-out rows says nothing; `launch eval` scores the model",
             "ray": "flags.local_eval_every samples an evaluation of its own",
+            "reward_modeling": "flags.num_evals sets how often it evaluates its own "
+            "flags.dataset_mixer_eval_list",
             "open_instruct": _NO_EVALUATION,
         },
         unproven_because=_ONLY_IN_RUN_FOLDER,
@@ -604,7 +716,7 @@ class RecipeConfig:
         },
         unsupported_because={
             "trl_grpo": "a GRPO loss is 0 by construction, so it has no best step",
-            "ray": "it never stops early",
+            "ray reward_modeling": "it never stops early",
             "open_instruct": _NO_EVALUATION,
         },
         unproven_because=_ONLY_IN_RUN_FOLDER,
@@ -722,6 +834,7 @@ class RecipeConfig:
             "the completions of a step, which are those of its prompts",
             Requested.elsewhere,
         ),
+        other_names={"others": "data_train_batch_size rollout_batch_size"},
     )
     samples_per_prompt: int | None = key(
         None,
@@ -737,7 +850,8 @@ class RecipeConfig:
         ),
         other_names={
             "trl": "num_generations",
-            "others": "rollout_n actor_rollout_ref_rollout_n num_samples_per_prompt_rollout num_return_sequences",
+            "others": "rollout_n actor_rollout_ref_rollout_n num_samples_per_prompt_rollout "
+            "num_return_sequences n_samples_per_prompt",
         },
     )
     response_length: int | None = key(
@@ -749,7 +863,7 @@ class RecipeConfig:
         proof=Proof("response_length", "what TRL's sampling reads"),
         other_names={
             "trl": "max_completion_length",
-            "others": "max_new_tokens max_response_length",
+            "others": "max_new_tokens max_response_length generate_max_len max_tokens_to_sample",
         },
     )
     temperature: float | None = key(
@@ -772,7 +886,7 @@ class RecipeConfig:
         },
         unsupported_because=_ONLY_RLVR,
         proof=Proof("kl_beta", "what TRL's loss reads"),
-        other_names={"others": "kl_coef kl_loss_coef init_kl_coef"},
+        other_names={"others": "kl_coef kl_loss_coef init_kl_coef kl_penalty_coef"},
     )
     clip: float | None = key(
         None,

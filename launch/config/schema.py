@@ -64,13 +64,27 @@ class Launcher(StrEnum):
 
 class Tracking(StrEnum):
     """Where a run's metrics go besides its own record. `launch` itself writes `tensorboard`, for
-    every trainer.
+    every trainer; those from trackio on are of transformers, which TRL's trainers pass on.
     """
 
     none = "none"
     wandb = "wandb"
     wandb_offline = "wandb_offline"
     tensorboard = "tensorboard"
+    trackio = "trackio"
+    mlflow = "mlflow"
+    comet_ml = "comet_ml"
+    comet_ml_offline = "comet_ml_offline"
+    swanlab = "swanlab"
+    swanlab_offline = "swanlab_offline"
+    clearml = "clearml"
+    clearml_offline = "clearml_offline"
+    neptune = "neptune"
+    dvclive = "dvclive"
+    codecarbon = "codecarbon"
+    dagshub = "dagshub"
+    azure_ml = "azure_ml"
+    flyte = "flyte"
 
 
 class Mode(StrEnum):
@@ -313,8 +327,9 @@ class RootConfig:
     restart: bool = False  # archive an earlier run of the same plan and start over
     cache_only: bool = False  # only build the tokenised data, on the CPU
     tracking: Tracking = Tracking.none  # where metrics go besides the run folder
-    tracking_project: str = "launch"  # project in wandb
-    tracking_entity: str | None = None  # user or team in wandb; null: WANDB_ENTITY
+    tracking_project: str = "launch"  # project, or experiment, in the tracker
+    # user, team or workspace in the tracker; null: its own variable, such as WANDB_ENTITY
+    tracking_entity: str | None = None
     hub: HubConfig = field(default_factory=HubConfig)
     report: bool = True  # write report.html, a page with curves, evidence and plan, at the end
     evaluate: bool = False  # score the model against its base once the run is done, as `eval` does

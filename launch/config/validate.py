@@ -85,7 +85,8 @@ def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
     doesn't have.
     """
     for entry in walk_values(config):
-        key, value = entry.key, entry.value
+        key = entry.key
+        value = entry.value
         is_empty = isinstance(value, str) and not value.strip() and key != "name"
         where = _where(key, origins) if is_empty else None
         if where is None:  # a default may be empty
@@ -145,7 +146,8 @@ def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
     values that are missing because `~recipe` removed them.
     """
     for entry in walk_values(config):
-        key, value = entry.key, entry.value
+        key = entry.key
+        value = entry.value
         if not _has_type(value, entry.hint):
             message = f"{key} is set to another part of the configuration, which is not of its type"
             yield Finding.error("bad_value", message, _where(key, origins), "set its own value")
@@ -156,7 +158,9 @@ def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
 
 
 def _has_type(value: Any, hint: Any) -> bool:
-    """Return whether a node, or a list of nodes, has its type; of other values, that it is no node."""
+    """Return whether the value of a node, or each one of a list of nodes, has the node's type, and
+    whether any other value is not a node.
+    """
     if typing.get_origin(hint) is list:
         if not isinstance(value, list):
             return False

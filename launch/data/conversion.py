@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
-from launch.data.formats import (
-    KNOWN,
-    TEXT,
-    columns_of,
-    convert,
-    describe_conversion,
-    normalise_names,
-    recognise,
-)
-from launch.data.labels import LABEL, LabelColumn, LabelCount
+from launch.data.columns import TEXT, columns_of, rename_columns, rename_path, unfold
+from launch.data.formats import convert, describe_conversion, ends_with_answer, recognise
+from launch.data.labels import LabelColumn, LabelCount, own_names
 from launch.data.marks import MarkCount
 from launch.data.padding import Padding
 from launch.data.rendered import RenderedRows
@@ -31,6 +24,7 @@ from launch.data.tables import KeyPath
 from launch.data.unused import UnusedColumns
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
+from launch.worker.wording import count_of
 
 MAX_PROBLEMS = 3  # reported at once
 # A file is given up after so many rows if none of them is recognised.
@@ -49,11 +43,15 @@ class Conversion:
     # problems of the first rows that can't be used
     problems: list[Finding] = field(default_factory=list)
     padding: Padding = field(default_factory=Padding)
-    unused: UnusedColumns = field(default_factory=UnusedColumns)
+    unused: UnusedColumns = field(init=False)
     rendered: RenderedRows = field(default_factory=RenderedRows)
     merged: int = 0  # rows whose system turn was put into the first user turn
     marks: MarkCount = field(default_factory=MarkCount)
     labels: LabelCount = field(default_factory=LabelCount)
+    answered: int = 0  # rows of prompts whose final answer is left out
+
+    def __post_init__(self) -> None:
+        self.unused = UnusedColumns(is_verified=self.data.kind == Kind.rlvr)
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row.
@@ -62,8 +60,8 @@ class Conversion:
         skipped.
 
         Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
-        data_marks, data_no_answer, data_pair, data_label, data_mixed, data_not_parsed; for more than
-        MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
+        data_marks, data_no_answer, data_pair, data_label, data_mixed, data_not_parsed; for more
+        than MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
         """
         used = 0
         for file in files:
@@ -75,18 +73,14 @@ class Conversion:
             raise UserError(self._refusals(used))
 
     @cached_property
-    def _label(self) -> LabelColumn:
-        """The column that data.columns names for the label."""
-        name = self.data.columns.get(LABEL)
-        return LabelColumn() if name is None else LabelColumn.parse(name)
+    def _columns(self) -> Mapping[str, str]:
+        """The rows' own names of columns, by those that launch knows."""
+        return own_names(self.data.columns)
 
     @cached_property
-    def _known_names(self) -> dict[str, str]:
-        """The names that launch knows, by those that the rows have."""
-        names = dict(self.data.columns)
-        if self._label.name is not None:
-            names[LABEL] = self._label.name
-        return {name: known for known, name in names.items()}
+    def _label(self) -> LabelColumn:
+        """The column that data.columns names for the label, and its texts."""
+        return LabelColumn.named_in(self.data.columns)
 
     @property
     def skipped(self) -> str | None:
@@ -110,13 +104,19 @@ class Conversion:
         merged = None
         if self.merged:
             merged = f"the system turns of {self.merged:,} rows are put into the first user turn"
+        answered = None
+        if self.answered:
+            answered = (
+                f"{count_of(self.answered, 'final answer')} left out, which RLVR does not learn"
+            )
         found = (
             self.skipped,
             merged,
+            answered,
             self.marks.note(),
             self.labels.note(),
             self.rendered.note(),
-            self.unused.note(),
+            *self.unused.notes(),
             self.padding.note(),
         )
         notes = [note for note in found if note]
@@ -128,7 +128,8 @@ class Conversion:
         bad = sum(self.faults.values())
         first = self.problems[0]
         if not used:  # skipping the bad rows would leave none
-            return [first] if first.id == "data_columns" else self.problems
+            is_one = first.id in ("data_columns", "data_not_parsed")  # of all rows alike
+            return [first] if is_one else self.problems
         if bad <= MAX_PROBLEMS:
             return [replace(problem, cure=_or_skip(problem.cure)) for problem in self.problems]
         return [Finding.error("bad_rows", str(self.skipped), self.data.where, _or_skip(first.cure))]
@@ -144,17 +145,17 @@ class Conversion:
             try:
                 if isinstance(row.value, Finding):
                     raise RowError(row.value.message, row.value.cure, row.value.id)
-                named = self._rename(row)
+                named = rename_columns(row.value, self._columns)
                 if row.padded:
                     known = padded.get(row.padded)
                     if known is None:
                         known = padded.setdefault(row.padded, self._rename_paths(row.padded))
                     named = self.padding.remove(named, known, row.place)
+                named = unfold(named)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
                 columns = self._convert(named, form)
-                read = columns_of(named, form, self.data.kind)
-                description = describe_conversion(form, read, self.data.kind)
+                used = columns_of(named, form, self.data.kind)
             except RowError as error:
                 if form == DataFormat.auto:
                     unknown += 1
@@ -162,13 +163,16 @@ class Conversion:
                 if unknown == _MAX_UNKNOWN_ROWS:
                     return
                 continue
+            description = describe_conversion(form, used, self.data.kind)
             self.formats[description] = self.formats.get(description, 0) + 1
             self.marks.add(columns)
             self.labels.add(columns)
             if form != DataFormat.text:  # whose marks are learnt as they stand
                 self.rendered.add(_texts(columns), row.place)
-            if self.data.kind != Kind.rlvr:  # whose verifiers get all columns
-                self.unused.add(named, read, _texts(columns))
+            self.unused.add(named, used, _texts(columns))
+            for turns in _conversations(columns):
+                self.unused.add_turns(turns)
+            self.answered += self.data.kind == Kind.rlvr and ends_with_answer(named)
             yield row.place, columns
         if is_empty:
             raise refusal("data_empty", "the file has no rows", str(file))
@@ -196,38 +200,10 @@ class Conversion:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
-    def _rename(self, row: Row) -> Mapping[str, object]:
-        """Return the row with the names of columns that launch knows. Raises RowError."""
-        if not isinstance(row.value, dict):
-            # a row without columns can't be converted, and this raises the error
-            return convert(row.value, DataFormat.chat, self.data.kind)
-        if not self.data.columns:
-            return normalise_names(row.value)
-        columns: Mapping[str, object] = row.value
-        known_names = self._known_names
-        missing = [name for name in known_names if name not in columns]
-        if len(missing) == len(known_names):
-            listed = ", ".join(map(repr, columns))
-            raise RowError(
-                f"there is no column {missing[0]!r}, which data.columns names; the row has {listed}"
-            )
-        renamed: dict[str, object] = {}
-        for name, value in columns.items():
-            # a column with a known name is dropped if data.columns names another one for it
-            if name in known_names or name not in self.data.columns:
-                renamed[known_names.get(name, name)] = value
-        return renamed
-
     def _rename_paths(self, padded: frozenset[KeyPath]) -> frozenset[KeyPath]:
         """Return the paths of the columns that launch knows, with the names that it knows."""
-        known_names = self._known_names
-        paths = set()
-        for column, *keys in padded:
-            usual_name = column.strip().lower()
-            name = known_names.get(column, usual_name if usual_name in KNOWN else column)
-            if name in KNOWN:
-                paths.add((name, *keys))
-        return frozenset(paths)
+        renamed = (rename_path(path, self._columns) for path in padded)
+        return frozenset(path for path in renamed if path is not None)
 
     def _mixed_formats(self, row: Row, form: DataFormat) -> Finding | None:
         """Return the problem of a bad row whose format differs from that of the rows before it.
@@ -238,7 +214,7 @@ class Conversion:
         if not is_known or not isinstance(row.value, dict):
             return None
         try:
-            other = recognise(self._rename(row), self.data.kind)
+            other = recognise(unfold(rename_columns(row.value, self._columns)), self.data.kind)
         except RowError:
             return None
         if other == form:
@@ -252,12 +228,17 @@ def _texts(columns: Mapping[str, Any]) -> Iterator[str]:
     """Yield the texts of the turns of a converted row, or its plain text."""
     if set(columns) == {TEXT}:
         yield columns[TEXT]
-    for name in _CONVERSATIONS:
-        for turn in columns.get(name, ()):
+    for turns in _conversations(columns):
+        for turn in turns:
             yield turn["content"]
             reasoning = turn.get("reasoning_content")
             if isinstance(reasoning, str):
                 yield reasoning
+
+
+def _conversations(columns: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the conversations of a converted row."""
+    return (columns[name] for name in _CONVERSATIONS if name in columns)
 
 
 def _or_skip(cure: Fix | None) -> Fix:

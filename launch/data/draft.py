@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from launch.config.kinds import KINDS
-from launch.config.schema import DataFormat, Kind
+from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
-from launch.data.formats import is_prompts, normalise_names
-from launch.data.labels import (
-    LABEL,
-    LARGEST_RATIO,
-    LabelColumn,
-    balance_weights,
-    is_label,
-    measure_balance,
-)
-from launch.data.pairs import is_pair
+from launch.data.columns import rename_columns, unfold
+from launch.data.labels import LARGEST_RATIO, balance_weights, measure_balance, own_names
 from launch.data.rl_draft import choose_verifier, draft_steps, draft_verifier
-from launch.data.rows import read_rows
+from launch.data.row_errors import RowError
+from launch.data.rows import Row, read_rows
 from launch.data.sources import DataFiles, LocalData, find_files
+from launch.data.stage_kind import choose_kind, write_options
 from launch.data.structure import DataStructure, read_structure
 from launch.errors import UserError, refusal
 from launch.resources import CONFIGS
-from launch.worker.finding import Finding, Fix
 from launch.worker.trl_options import BY_ROW, is_own
 
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
@@ -37,11 +29,6 @@ _STEPS = 20  # optimizer steps of an epoch that a small data set should have
 # Optimizer steps after which the demo's model answers the rows of a small data set: 16 questions need
 # about 600 steps of one row.
 _DEMO_STEPS = 600
-# words in the name of a column that may hold an answer, where launch does not know the name
-_ANSWER = re.compile(
-    "answer|attempt|completion|generation|output|repl(y|ies)|response|solution|target",
-    re.IGNORECASE,
-)
 _DEVICE_COMMENT = "gpus=N on the command line trains on GPUs in spite of this line"
 _TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
 _OF_DEMO = "a tiny model on one CPU process"
@@ -57,6 +44,7 @@ class DraftedData:
     structure: DataStructure
     is_text: bool = False  # plain text
     verifier: str | None = None  # of RLVR
+    train_on: TrainOn = TrainOn.all  # which answers are learnt
 
 
 def read_for_draft(
@@ -78,7 +66,7 @@ def read_for_draft(
     first = next(read_rows(files[0]), None)
     if first is None:
         raise refusal("data_empty", "the file has no rows", str(files[0]))
-    row = _rename_columns(first.value, columns) if isinstance(first.value, dict) else {}
+    row = _columns_of_row(first, columns)
     if kind is None:
         kind = choose_kind(row, verifier, first.place, columns)
     if kind == Kind.rlvr and verifier is None:
@@ -94,57 +82,34 @@ def read_for_draft(
         needs_truth=not is_own(str(verifier)),
     )
     try:
-        structure = read_structure(data, MAX_ROWS)
+        structure, train_on = _read_answers(data)
     except UserError as error:
-        raise UserError([_with_option(problem) for problem in error.problems]) from error
-    return DraftedData(path, kind, columns, structure, form == DataFormat.text, verifier)
+        raise UserError([write_options(problem) for problem in error.problems]) from error
+    is_text = form == DataFormat.text
+    return DraftedData(path, kind, columns, structure, is_text, verifier, train_on)
 
 
-def _rename_columns(row: Mapping[str, object], columns: Mapping[str, str]) -> dict[str, object]:
-    """Return the row with the names that launch knows: `columns` has the row's own by them."""
-    known_names = {name: known for known, name in columns.items()}
-    if LABEL in columns:
-        known_names[LabelColumn.parse(columns[LABEL]).name or LABEL] = LABEL
-    return {known_names.get(name, name): value for name, value in normalise_names(row).items()}
+def _read_answers(data: LocalData) -> tuple[DataStructure, TrainOn]:
+    """Read the rows, and return which of their answers are learnt: those that are marked, if every
+    row has marks that exclude one.
 
-
-def choose_kind(
-    row: Mapping[str, object],
-    verifier: str | None,
-    place: str,
-    columns: Collection[str] = (),
-) -> Kind:
-    """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone, and a
-    label that `columns` names for KTO.
-
-    Raises UserError (data_columns) for a prompt whose answers may stand in a column that launch does
-    not know: they would not be learned.
+    Raises UserError: those of `Conversion.rows`.
     """
-    if verifier is not None:
-        return Kind.rlvr
-    names = {name for name, value in row.items() if value is not None}
-    if is_pair(names):
-        return Kind.dpo
-    if not is_prompts(names):
-        return Kind.kto if LABEL in columns or is_label(row) else Kind.sft
-    answers = [name for name in row if _may_be_answer(name, row[name])]
-    if answers and "ground_truth" not in names:
-        listed = ", ".join(map(repr, answers))
-        message = f"the row has a prompt, and {listed} may hold what answers it"
-        is_clear = len(answers) == 1 and isinstance(row[answers[0]], str)
-        column = answers[0] if is_clear else "MY_COLUMN"
-        cure = (
-            f"name the column to learn (--columns completion={column}) or those of a better and a "
-            "worse answer (--columns chosen=MY_COLUMN,rejected=OTHER_COLUMN), or take the prompts "
-            "alone (--kind rlvr)"
-        )
-        raise refusal("data_columns", message, place, cure)
-    return Kind.rlvr
+    try:
+        return read_structure(data, MAX_ROWS), TrainOn.all
+    except UserError as error:
+        if data.kind != Kind.sft or error.problems[0].id != "data_marks":
+            raise
+    marked = replace(data, train_on=TrainOn.marked)
+    return read_structure(marked, MAX_ROWS), TrainOn.marked
 
 
-def _may_be_answer(name: str, value: object) -> bool:
-    """Return whether a column has an answer by its name, and a text or an object."""
-    return bool(_ANSWER.search(name)) and isinstance(value, (str, list, dict)) and bool(value)
+def _columns_of_row(first: Row, columns: Mapping[str, str]) -> Mapping[str, object]:
+    """Return the first row with the names that launch knows; {} for what is no row."""
+    try:
+        return unfold(rename_columns(first.value, own_names(columns)))
+    except RowError:  # the reading of all rows names it
+        return {}
 
 
 def draft_of_hub(
@@ -161,22 +126,6 @@ def draft_of_hub(
         verifier = BY_ROW  # as in the mixtures of the hub
     is_text = form == DataFormat.text
     return DraftedData(Path(name), kind, columns, structure, is_text, verifier)
-
-
-def _with_option(problem: Finding) -> Finding:
-    """Return the problem with a cure that uses `--columns prompt=q,completion=a` instead of
-    data.columns.
-    """
-    if problem.cure is None:
-        return problem
-    overrides = r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?"
-    cure = re.sub(overrides, _as_option, str(problem.cure))
-    return replace(problem, cure=Fix(cure))
-
-
-def _as_option(overrides: re.Match[str]) -> str:
-    columns = [column for column in overrides.groups() if column]
-    return f"--columns {','.join(columns)}"
 
 
 def draft_stage(
@@ -212,7 +161,11 @@ def draft_stage(
     if after:
         text = f"It starts from the model of {after}, as part of a pipeline: pipeline={after},..."
         lines.append(write_comment(text))
-    reason = "plain text needs it" if data.is_text else "there is no open-instruct checkout here"
+    reason = "there is no open-instruct checkout here"
+    if data.is_text:
+        reason = "plain text needs it"
+    elif data.train_on == TrainOn.marked:
+        reason = "marks of answers need it"
     about = _OF_DEMO if is_demo else row.recipe
     lines += _draft_defaults(f"{base} # {about}", None if is_demo else group, trainer, reason)
     learnt = "continued training" if data.is_text else row.name
@@ -265,7 +218,9 @@ def _draft_data(data: DraftedData) -> list[str]:
         lines.append("  format: text # every token of the column `text` is learnt")
     elif not data.columns:
         lines.append("  # format: auto # recognised by the columns")
-    if data.kind == Kind.sft and not data.is_text:
+    if data.train_on == TrainOn.marked:
+        lines.append("  train_on: marked # the answers that the rows mark; others are not learnt")
+    elif data.kind == Kind.sft and not data.is_text:
         lines.append("  # train_on: all # or last, the last answer of each row; or marked")
     lines.append(
         "  # bad_rows: skip # leaves out rows that can't be used, which are refused otherwise"

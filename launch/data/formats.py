@@ -8,90 +8,46 @@ conversational format.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.data import labels
+from launch.data.columns import (
+    COMPLETIONS,
+    MEDIA,
+    REASONING,
+    TEXT,
+    TOOLS,
+    find_reasoning,
+    has_instruction,
+)
 from launch.data.labels import LabelColumn
 from launch.data.marks import take_marks
-from launch.data.pairs import CHOSEN, PAIR, REJECTED, convert_pair, is_pair
+from launch.data.pairs import convert_pair, is_pair
 from launch.data.prompts import (
     CHATS,
     PROMPTS,
     SYSTEMS,
     find_column,
+    find_filled,
     first_value,
+    prompt_of,
     read_answer,
     read_chat,
     read_instruction,
     read_prompt_turns,
     read_start,
 )
-from launch.data.rendered import find_mark
 from launch.data.row_errors import RowError, describe_type, read_text
 from launch.data.tools import read_tools
-from launch.data.turns import ROLE_KEYS, Message, check_messages
+from launch.data.truths import find_truth, read_truth
+from launch.data.turns import Message, check_messages
+from launch.data.unknown import explain_unknown, refuse_choices
 
-_COMPLETIONS = ("completion", "response", "answer", "output")
-_VERIFIER_COLUMNS = ("ground_truth", "dataset")
-TEXT = "text"  # the column of plain text
-_TOOLS = ("tools", "functions")  # the definitions of tools, which chat templates read
-_REASONING = ("reasoning_content", "thinking")  # what the model thinks before its answer
-_START = (*SYSTEMS, "history")
-_OTHERS = ("instruction", "context")
-# columns of other tools that a stage may not learn from, and those that it has no use for
-_MEDIA = ("images", "videos", "audios")
-KNOWN = frozenset(
-    (
-        *CHATS,
-        *PROMPTS,
-        *_COMPLETIONS,
-        *_TOOLS,
-        *_REASONING,
-        *_START,
-        *_OTHERS,
-        *PAIR,
-        *CHOSEN,
-        *REJECTED,
-        *_MEDIA,
-        *labels.NAMES,
-        *_VERIFIER_COLUMNS,
-        "chat_template_kwargs",
-        TEXT,
-    )
-)
-# the columns that the conversion of a format reads
-_COLUMNS = {
-    DataFormat.chat: (*CHATS, *SYSTEMS, *_TOOLS),
-    DataFormat.sharegpt: (*CHATS, *SYSTEMS, *_TOOLS),
-    DataFormat.alpaca: (
-        *_START,
-        "instruction",
-        "input",
-        "context",
-        *_COMPLETIONS,
-        *_REASONING,
-        *_TOOLS,
-    ),
-    DataFormat.prompt_completion: (*_START, *PROMPTS, *_COMPLETIONS, *_REASONING, *_TOOLS),
-    DataFormat.preference: (
-        *_START,
-        "instruction",
-        "context",
-        *CHATS,
-        *PROMPTS,
-        *PAIR,
-        *CHOSEN,
-        *REJECTED,
-        *_TOOLS,
-    ),
-    DataFormat.prompts: (*SYSTEMS, *CHATS, *PROMPTS, *_VERIFIER_COLUMNS),
-    DataFormat.text: (TEXT,),
-}
 # the kinds of stage that a format trains; a format that is not listed trains those of answers
-_OF_ANSWERS = (Kind.sft, Kind.kto)
+_OF_ANSWERS = tuple(kind for kind, row in KINDS.items() if row.has_answers)
 _TRAINED_KINDS = {
     DataFormat.preference: (Kind.dpo, Kind.rm),
     DataFormat.prompts: (Kind.rlvr,),
@@ -102,31 +58,28 @@ _TRAINED_KINDS = {
 def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     """Return the format of a row by its columns. Raises RowError: data_columns."""
     names = {name for name, value in row.items() if value is not None}
-    if kind == Kind.rlvr and not names.isdisjoint((*PROMPTS, *CHATS)):
+    if kind == Kind.rlvr and not names.isdisjoint((*PROMPTS, *CHATS, "instruction")):
         return DataFormat.prompts
-    if KINDS[kind].data == Kind.dpo and is_pair(names):
+    if KINDS[kind].is_paired and is_pair(names):
         return DataFormat.preference
-    if kind not in _OF_ANSWERS:
-        raise _no_format(row, kind)
+    if not KINDS[kind].has_answers:
+        raise explain_unknown(row, kind)
     chat_column = find_column(row, CHATS)
     if chat_column:
         return DataFormat.sharegpt if _is_sharegpt(row[chat_column]) else DataFormat.chat
-    if "instruction" in names and not names.isdisjoint(_COMPLETIONS):
+    if "instruction" in names and not names.isdisjoint(COMPLETIONS):
         return DataFormat.alpaca
-    if not names.isdisjoint(PROMPTS) and not names.isdisjoint(_COMPLETIONS):
+    if not names.isdisjoint(PROMPTS) and not names.isdisjoint(COMPLETIONS):
         return DataFormat.prompt_completion
-    raise _no_format(row, kind)
+    raise explain_unknown(row, kind)
 
 
-def is_prompts(names: Collection[str]) -> bool:
-    """Return whether a row with these columns has a prompt and no answer to learn from.
-
-    A ground truth beside a conversation is what answers are verified with.
-    """
-    if "ground_truth" in names and not set(names).isdisjoint(CHATS):
-        return True
-    has_prompt = not set(names).isdisjoint(PROMPTS)
-    return has_prompt and set(names).isdisjoint((*CHATS, *_COMPLETIONS, "instruction"))
+def ends_with_answer(row: Mapping[str, object]) -> bool:
+    """Return whether the conversation of a row, or its prompt, ends with an answer."""
+    try:
+        return bool(read_asked(row)[-1]["role"] == "assistant")
+    except RowError:
+        return False
 
 
 def _is_sharegpt(turns: object) -> bool:
@@ -149,8 +102,8 @@ def convert(
 
     It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages; or a `text`.
     With `train_on` marked it also says of each message whether it is learnt. For KTO it also has a
-    `label`, which `label` describes. A row of prompts is refused without a ground truth where
-    `needs_truth`.
+    `label`, which is read as `label` describes. A row of prompts is refused without a ground truth
+    where `needs_truth`.
 
     Raises RowError: data_columns, data_row, data_roles, data_marks, data_no_answer, data_pair,
     data_label, no_ground_truth.
@@ -173,19 +126,30 @@ def convert(
     messages = _CONVERTERS[form](row)
     check_messages(messages)
     if kind == Kind.kto:
-        labels.check_labelled(messages)
+        labels.check_labelled(messages, _cure_beside_chat(row))
         is_good = labels.read_label(row, label or LabelColumn())
         return {"messages": messages, labels.LABEL: is_good, **_read_tools(row)}
     if not any(message["role"] == "assistant" for message in messages):
         reason = "no turn of the assistant: nothing in this row carries loss"
-        raise RowError(reason, None, "data_no_answer")
+        prompts = (
+            "prompts without answers train RLVR (a stage of kind rlvr; `launch new --kind rlvr`)"
+        )
+        raise RowError(reason, _cure_beside_chat(row) or prompts, "data_no_answer")
     trained_turns = take_marks(messages, train_on)
     return {"messages": messages, **trained_turns, **_read_tools(row)}
 
 
+def _cure_beside_chat(row: Mapping[str, object]) -> str | None:
+    """Return the cure of a conversation without an answer beside which one stands; None without one."""
+    answer = find_filled(row, COMPLETIONS)
+    if not answer:
+        return None
+    return f"learn {answer!r} as its answer: data.columns.prompt={find_column(row, CHATS)}"
+
+
 def _refuse_media(row: Mapping[str, object]) -> None:
     """Refuse a row with pictures, films or sounds. Raises RowError: data_row."""
-    for name in _MEDIA:
+    for name in MEDIA:
         if row.get(name):
             raise RowError(f"the row has {name}", "only text can be trained on")
 
@@ -199,7 +163,7 @@ def _read_tools(row: Mapping[str, object]) -> dict[str, str]:
 
     Raises RowError: data_row.
     """
-    column = find_column(row, _TOOLS)
+    column = find_filled(row, TOOLS)
     tools = read_tools(row[column], column) if column else []
     return {"tools": json.dumps(tools, ensure_ascii=False)} if tools else {}
 
@@ -213,130 +177,31 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
     return f"{form} ({', '.join(columns)}), converted to {KINDS[kind].converted}"
 
 
-def columns_of(row: Mapping[str, object], form: DataFormat, kind: Kind) -> tuple[str, ...]:
-    """Return the columns that the conversion of this row reads; of several chats the first."""
-    chat = find_column(row, CHATS)
-    label = find_column(row, labels.NAMES) if kind == Kind.kto else ""
-    names = (name for name in row if name in _COLUMNS[form] or name == label)
-    return tuple(name for name in names if name == chat or name not in CHATS)
-
-
-def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the row with names of columns such as `Prompt` and ` Completion` in their usual form.
-
-    The order of the columns stays.
-    """
-    if KNOWN.issuperset(row):
-        return row
-    renamed = {}
-    for name, value in row.items():
-        usual_name = name.strip().lower()
-        is_usual = usual_name in KNOWN and usual_name not in row
-        renamed[usual_name if is_usual else name] = value
-    return renamed
-
-
-def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
-    """Return the error of a row whose columns are in no format that trains this kind of stage."""
-    if kind in _OF_ANSWERS and {"chosen", "rejected"} <= set(row):
-        message = f"preference pairs can't train {kind} stages"
-        return RowError(message, "use a dpo or rm stage", "data_columns")
-    columns = [f"{name!r} (null)" if value is None else repr(name) for name, value in row.items()]
-    names = ", ".join(columns) or "none"
-    has_conversation = not set(row).isdisjoint((*CHATS, *_COMPLETIONS))
-    if has_conversation and KINDS[kind].data == Kind.dpo:
-        message = f"a {kind} stage needs pairs, and the columns are {names}"
-        return RowError(message, f"expected are {KINDS[kind].expected}", "data_columns")
-    rows = _find_nested_rows(row, kind)
-    transcript = _find_transcript(row)
-    if find_column(row, ROLE_KEYS):
-        cure = "each row is one turn: write the turns of a conversation as the list messages of one row"
-    elif kind == Kind.sft and isinstance(row.get(TEXT), str):
-        cure = "data.format=text learns plain text; conversations have columns of their own: "
-        cure += KINDS[kind].expected
-    elif transcript:
-        cure = f"{transcript!r} is a conversation in one text: split it into a list of messages"
-    elif rows:
-        cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
-    else:
-        example = _example_of_columns(row, kind)
-        cure = f"expected are {KINDS[kind].expected}; name yours, as in {example}"
-    return RowError(f"the columns {names} fit no known format", cure, "data_columns")
-
-
-def _find_transcript(row: Mapping[str, object]) -> str | None:
-    """Return the first column whose text has the marks of several turns; None without one."""
-    texts = {name: value for name, value in row.items() if isinstance(value, str)}
-    return next((name for name, text in texts.items() if find_mark(text)), None)
-
-
-def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
-    """Return overrides that name the columns, with the row's own names if there are as many texts
-    and launch knows none of them.
-    """
-    known = ("chosen", "rejected")
-    if kind in _OF_ANSWERS:
-        known = ("prompt", "completion")
-    elif kind == Kind.rlvr:
-        known = ("prompt", "ground_truth")
-    names = ["MY_COLUMN", "OTHER_COLUMN"]
-    texts = [name for name, value in row.items() if isinstance(value, str) and name.isidentifier()]
-    if len(row) == len(texts) == len(known) and KNOWN.isdisjoint(map(str.lower, row)):
-        names = texts
-    overrides = [f"data.columns.{column}={name}" for column, name in zip(known, names, strict=True)]
-    return " ".join(overrides)
-
-
-def _find_nested_rows(row: Mapping[str, object], kind: Kind) -> str | None:
-    """Return the only column with a list of rows of a known format; None without one.
-
-    Such a file is one object around its rows.
-    """
-    columns = []
-    for name, value in row.items():
-        first = value[0] if isinstance(value, list) and value else None
-        if isinstance(first, dict) and _is_row(first, kind):
-            columns.append(name)
-    return columns[0] if len(columns) == 1 else None
-
-
-def _is_row(value: Mapping[str, object], kind: Kind) -> bool:
-    names = {str(name).strip().lower() for name in value}
-    if KINDS[kind].data == Kind.dpo:
-        return is_pair(names)
-    is_chat = not names.isdisjoint(CHATS)
-    return is_chat or (not names.isdisjoint(("instruction", *PROMPTS)) and _has_answer(names, kind))
-
-
-def _has_answer(names: set[str], kind: Kind) -> bool:
-    return not names.isdisjoint(_VERIFIER_COLUMNS if kind == Kind.rlvr else _COMPLETIONS)
-
-
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
-    value, column = first_value(row, _COMPLETIONS)
-    answer = {"role": "assistant", "content": read_text(value, column), **_read_reasoning(row)}
-    return [*read_start(row), *read_instruction(row), answer]
+    value, column = first_value(row, COMPLETIONS)
+    refuse_choices(row, column)
+    answer_turns = read_answer(row, column, prompt_of(row))
+    answer_turns[-1] |= _read_reasoning(row)
+    return [*read_start(row), *read_instruction(row, value), *answer_turns]
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
     prompt, prompt_column = first_value(row, PROMPTS)
-    prompt_turns = read_prompt_turns(prompt, prompt_column)
+    completion, completion_column = first_value(row, COMPLETIONS)
+    refuse_choices(row, completion_column)
+    prompt_turns = read_prompt_turns(prompt, prompt_column, completion)
     start = read_start(row)
     if prompt_turns[:1] == start:  # the system prompt stands in both
         start = []
-    _, completion_column = first_value(row, _COMPLETIONS)
-    answer_turns = read_answer(row, completion_column)
+    answer_turns = read_answer(row, completion_column, prompt)
     answer_turns[-1] |= _read_reasoning(row)
     return [*start, *prompt_turns, *answer_turns]
 
 
-def _read_reasoning(row: Mapping[str, object]) -> dict[str, str]:
+def _read_reasoning(row: Mapping[str, object]) -> dict[str, object]:
     """Return what a row's answer thinks first, under the names that templates read."""
-    column = find_column(row, _REASONING)
-    value = row[column] if column else None
-    if not isinstance(value, str) or not value.strip():
-        return {}
-    return dict.fromkeys(_REASONING, value)
+    column = find_reasoning(row)
+    return dict.fromkeys(REASONING, row[column]) if column else {}
 
 
 _CONVERTERS = {
@@ -355,22 +220,25 @@ def _convert_prompt(row: Mapping[str, object], *, needs_truth: bool) -> dict[str
     data_no_answer.
     """
     messages = read_prompt(row)
-    truth = row.get("ground_truth")
-    has_truth = truth is not None and truth not in ("", [], {})
-    if needs_truth and not has_truth:
+    if needs_truth:
+        refuse_choices(row, "ground_truth")
+    if needs_truth and not find_truth(row):
         message = "the row has no ground_truth, so nothing can verify an answer"
         cure = (
             "add the column ground_truth, name yours with data.columns.ground_truth=MY_COLUMN or "
             "judge answers without one by a function of your own (recipe.verifier=PATH.py:FUNCTION)"
         )
         raise RowError(message, cure, "no_ground_truth")
-    prompt_column = find_column(row, (*CHATS, *PROMPTS))
-    converted = (prompt_column, *_START, "ground_truth", "prompt")
-    others = {name: value for name, value in row.items() if name not in converted}
-    if not has_truth:
+    truth = read_truth(row, is_compared=needs_truth)
+    asked = (_column_of_prompt(row), *SYSTEMS, "history", "ground_truth", "prompt")
+    others = {name: value for name, value in row.items() if name not in asked}
+    if truth is None:
         return {"prompt": messages, **others}
-    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
-    return {"prompt": messages, "ground_truth": text, **others}
+    return {"prompt": messages, "ground_truth": truth, **others}
+
+
+def _column_of_prompt(row: Mapping[str, object]) -> str:
+    return "instruction" if has_instruction(row) else find_column(row, (*CHATS, *PROMPTS))
 
 
 def read_prompt(row: Mapping[str, object]) -> list[Message]:
@@ -378,14 +246,27 @@ def read_prompt(row: Mapping[str, object]) -> list[Message]:
 
     Raises RowError: data_columns, data_row, data_roles, data_no_answer.
     """
-    start = read_start(row)
-    value, column = first_value(row, (*CHATS, *PROMPTS))
-    messages = read_prompt_turns(value, column)
-    if messages[:1] != start:
-        messages = [*start, *messages]
-    check_messages(messages)
+    messages = read_asked(row)
     if messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] == "system":
+        column = _column_of_prompt(row)
         raise RowError(f"{column} has no turn to answer", None, "data_no_answer")
+    return messages
+
+
+def read_asked(row: Mapping[str, object]) -> list[Message]:
+    """Return the conversation of a row of prompts, as it stands.
+
+    Raises RowError: data_columns, data_row, data_roles, data_no_answer.
+    """
+    start = read_start(row)
+    if has_instruction(row):
+        messages = read_instruction(row)
+    else:
+        value, column = first_value(row, (*CHATS, *PROMPTS))
+        messages = read_prompt_turns(value, column)
+    if messages[:1] != start:
+        messages = [*start, *messages]
+    check_messages(messages)
     return messages

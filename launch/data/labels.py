@@ -28,6 +28,11 @@ class LabelColumn:
     texts: Mapping[str, bool] = field(default_factory=dict)  # text -> whether the answer is good
 
     @classmethod
+    def named_in(cls, columns: Mapping[str, str]) -> LabelColumn:
+        """Return the column that data.columns names for the label."""
+        return cls.parse(columns[LABEL]) if LABEL in columns else cls()
+
+    @classmethod
     def parse(cls, name: str) -> LabelColumn:
         """Parse the column's name, and after a colon its two texts, the good one first, whose case
         does not matter.
@@ -40,6 +45,12 @@ class LabelColumn:
             return cls(name)
         column, good, bad = found.groups()
         return cls(column, {good.strip().lower(): True, bad.strip().lower(): False})
+
+
+def own_names(columns: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the names in data.columns, that of the label without its texts."""
+    label = LabelColumn.named_in(columns).name
+    return columns if label is None else {**columns, LABEL: label}
 
 
 def is_label(row: Mapping[str, object]) -> bool:
@@ -77,14 +88,15 @@ def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
     raise RowError(message, None, "data_label")
 
 
-def check_labelled(messages: Sequence[Message]) -> None:
-    """Check that a conversation ends with an answer, which has the label.
+def check_labelled(messages: Sequence[Message], cure: str | None = None) -> None:
+    """Check that a conversation ends with an answer, which has the label; `cure` is that of one that
+    does not.
 
     Raises RowError: data_row, data_marks, data_no_answer.
     """
     if messages[-1]["role"] != "assistant":
         reason = "the last turn is not the assistant's, and a label is that of the last answer"
-        raise RowError(reason, None, "data_no_answer")
+        raise RowError(reason, cure, "data_no_answer")
     if len(messages) < 2:
         raise RowError("the row is an answer without a prompt", "add a column prompt")
     mark = hidden_mark(messages[-1])

@@ -11,11 +11,15 @@ from launch.data.row_errors import RowError
 from launch.worker.finding import Fix
 from launch.worker.turns import TRAINED_TURNS
 
-# The marks of a turn that is learnt: OpenAI's, axolotl's and swift's, and those of token masks.
-_LEARNT = ("weight", "train", "train_on_turn", "training", "loss", "loss_mask")
+# The marks of a turn that is learnt: OpenAI's, axolotl's and swift's, those of token masks, and
+# XTuner's.
+_LEARNT = (
+    *("weight", "train", "train_on_turn", "training", "loss", "loss_mask"),
+    "output_with_loss",
+)
 _HIDDEN = ("mask",)  # the mark of a turn that is not learnt
 MARKS = (*_LEARNT, *_HIDDEN)
-_PARTS = ("train_detail", "training_detail")  # axolotl's marks of parts of a turn
+MARKS_OF_PARTS = ("train_detail", "training_detail")  # axolotl's marks of parts of a turn
 
 Message = dict[str, Any]
 
@@ -43,7 +47,7 @@ class MarkCount:
 
 def marks_of(turn: Mapping[str, object]) -> dict[str, object]:
     """Return the marks of a turn with their values, as they are written."""
-    return {name: turn[name] for name in (*MARKS, *_PARTS) if turn.get(name) is not None}
+    return {name: turn[name] for name in (*MARKS, *MARKS_OF_PARTS) if turn.get(name) is not None}
 
 
 def take_marks(messages: Sequence[Message], train_on: TrainOn) -> dict[str, list[bool]]:
@@ -58,12 +62,14 @@ def take_marks(messages: Sequence[Message], train_on: TrainOn) -> dict[str, list
         return {TRAINED_TURNS: _read_all(messages)}
     answers = [number for number, turn in enumerate(messages) if turn["role"] == "assistant"]
     for number in answers:
-        for name in _PARTS:
+        for name in MARKS_OF_PARTS:
             if messages[number].get(name):
                 _refuse_parts(name, number)
     for number in answers[-1:] if train_on == TrainOn.last else answers:
         if hidden_mark(messages[number]) is not None:
             raise _hidden_answer(messages, number, train_on)
+        if messages[number].get("weight") not in (None, 0, 1):
+            _read_mark(messages[number], number)
     if train_on == TrainOn.all:
         for number, turn in enumerate(messages):
             if turn["role"] != "assistant":
@@ -87,8 +93,10 @@ def _hidden_answer(messages: Sequence[Message], number: int, train_on: TrainOn) 
         f"turn {number + 1} is marked as one that is not learnt ({hidden_mark(messages[number])}), "
         f"and data.train_on={train_on} learns it"
     )
-    sentence = "set {0}, or remove the mark to learn that answer too"
     answers = [turn for turn in messages if turn["role"] == "assistant"]
+    if all(map(hidden_mark, answers)):
+        return RowError(message, "leave the row out, or mark an answer", "data_marks")
+    sentence = "set {0}, or remove the mark to learn that answer too"
     if not all(map(marks_of, answers)):
         sentence = "mark each answer and set {0}, or remove the mark to learn that answer too"
     return RowError(message, Fix.of(sentence, "data.train_on=marked"), "data_marks")
@@ -126,7 +134,7 @@ def _read_mark(turn: Mapping[str, object], number: int) -> bool | None:
     """Return whether a turn is marked to be learnt; None without a mark. Raises RowError: data_marks."""
     found: dict[str, bool] = {}
     for name, value in marks_of(turn).items():
-        if name in _PARTS:
+        if name in MARKS_OF_PARTS:
             _refuse_parts(name, number)
         if value not in (0, 1):
             message = f"turn {number + 1} has {name} {value!r}; a truth value, 0 or 1 is expected"

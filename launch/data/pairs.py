@@ -8,8 +8,11 @@ from typing import Any
 from launch.data.marks import hidden_mark
 from launch.data.prompts import (
     CHATS,
+    CONTEXTS,
     PROMPTS,
+    SYSTEMS,
     find_column,
+    prompt_of,
     read_answer,
     read_chat,
     read_instruction,
@@ -18,25 +21,20 @@ from launch.data.prompts import (
     read_system,
 )
 from launch.data.row_errors import RowError
-from launch.data.turns import (
-    Message,
-    check_messages,
-    read_messages,
-    read_transcript,
-)
+from launch.data.transcripts import is_transcript, read_transcript
+from launch.data.turns import Message, check_messages, read_messages, role_of
+from launch.data.verdicts import choose_sides, find_verdict
 
 PAIR = ("chosen", "rejected")
-# names that other data sets have for both sides
-_OTHER_NAMES = {"chosen_response": "chosen", "rejected_response": "rejected"}
-# swift's: the row's own conversation is the better one
-REJECTED = ("rejected_response", "rejected_messages")
-CHOSEN = ("chosen_response",)
+# swift's `rejected_...`: without a chosen one the row's own conversation is the better one
+REJECTED = ("rejected_response", "rejected_messages", "non_preferred_output")
+CHOSEN = ("chosen_response", "preferred_output")
 _ANSWERS = ("response", "completion", "answer", "output")
 
 
 def is_pair(names: set[str]) -> bool:
     """Return whether the columns of a row hold two answers."""
-    return set(PAIR) <= names or not names.isdisjoint(REJECTED)
+    return set(PAIR) <= names or not names.isdisjoint(REJECTED) or find_verdict(names) is not None
 
 
 def convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
@@ -46,9 +44,9 @@ def convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
 
     Raises RowError: data_row, data_roles, data_no_answer, data_marks, data_pair.
     """
-    if row.get("chosen_response") is not None:
-        row = {_OTHER_NAMES.get(name, name): value for name, value in row.items()}
-    sides = _read_sides(row) if find_column(row, PAIR) else _read_rejected(row)
+    columns = _columns_of_sides(row)
+    row = {**row, **{side: row.get(name) for side, name in columns.items()}}
+    sides = _read_sides(row) if columns else _read_rejected(row)
     for side, messages in sides.items():
         _check_side(messages, side)
     contexts = [_as_trained(messages[:-1]) for messages in sides.values()]
@@ -63,6 +61,52 @@ def convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
     return dict(sides)
 
 
+def _columns_of_sides(row: Mapping[str, object]) -> dict[str, str]:
+    """Return the columns of both sides, by `chosen` and `rejected`; {} where the row's own answer is
+    the better one.
+
+    Raises RowError: data_pair.
+    """
+    if find_column(row, PAIR):
+        return {side: side for side in PAIR if side in row}
+    chosen = find_column(row, CHOSEN)
+    if chosen:
+        return {"chosen": chosen, "rejected": find_column(row, REJECTED) or REJECTED[0]}
+    verdict = find_verdict({name for name, value in row.items() if value is not None})
+    return choose_sides(row, verdict) if verdict and not find_column(row, REJECTED) else {}
+
+
+def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
+    """Return what the conversion of a pair reads: of the columns of each group the first that is
+    filled.
+    """
+    columns = _columns_of_sides(row)
+    groups: list[tuple[str, ...]] = [SYSTEMS, *((name,) for name in columns.values())]
+    verdict = find_verdict(set(row))
+    if verdict is not None and set(columns.values()) == set(verdict.answers):
+        groups.append((verdict.column,))
+    chosen = row.get(columns.get("chosen", ""))
+    if columns and _is_conversation(chosen):
+        return tuple(groups)
+    if not columns:
+        groups.append(REJECTED)
+        if find_column(row, CHATS):
+            return (*groups, CHATS)
+        groups.append(_ANSWERS)
+    groups.append(("history",))
+    if row.get("instruction") is not None:
+        return (*groups, ("instruction",), CONTEXTS)
+    return (*groups, PROMPTS if find_column(row, PROMPTS) else CHATS)
+
+
+def _is_conversation(side: object) -> bool:
+    """Return whether a side of a pair has its prompt."""
+    if isinstance(side, str):
+        return is_transcript(side)
+    first = side[0] if isinstance(side, list) and side else side
+    return role_of(first) not in (None, "assistant")
+
+
 def _as_trained(messages: list[Message]) -> list[tuple[str, str, object]]:
     """Return what templates render of turns, without keys such as scores."""
     return [
@@ -72,10 +116,13 @@ def _as_trained(messages: list[Message]) -> list[tuple[str, str, object]]:
 
 def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
     """Return both sides of a row with `chosen` and `rejected`."""
-    answers = {side: read_transcript(row.get(side), side) for side in PAIR}
     sides = {}
     for side in PAIR:
-        sides[side] = answers[side] or read_answer(row, side)
+        value = row.get(side)
+        if isinstance(value, str) and is_transcript(value):
+            sides[side] = read_transcript(value, side)
+        else:
+            sides[side] = read_answer(row, side, prompt_of(row))
     starts = [messages[0]["role"] for messages in sides.values()]
     if starts != ["assistant", "assistant"]:  # each side is a whole conversation
         system = read_system(row)
@@ -94,10 +141,10 @@ def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Messa
     """Return the conversation that both sides answer; `answer` is the better one."""
     start = read_start(row)
     if row.get("instruction") is not None:
-        return [*start, *read_instruction(row)]
+        return [*start, *read_instruction(row, row.get("chosen"))]
     column = find_column(row, PROMPTS)
     if column:
-        prompt = read_prompt_turns(row[column], column)
+        prompt = read_prompt_turns(row[column], column, row.get("chosen"))
         return prompt if prompt[:1] == start else [*start, *prompt]
     chat = find_column(row, CHATS)
     if not chat:
@@ -120,7 +167,7 @@ def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
         if not answer:
             message = "the row has a rejected answer, and none that is better"
             raise RowError(message, f"expected is one of {', '.join(_ANSWERS)}", "data_columns")
-        better = read_answer(row, answer)
+        better = read_answer(row, answer, prompt_of(row))
         chosen = [*_read_prompt(row, better), *better]
     column = find_column(row, REJECTED)
     if column == "rejected_messages":
@@ -128,7 +175,7 @@ def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
         if rejected[0]["role"] != "system" and chosen[0]["role"] == "system":
             rejected = [chosen[0], *rejected]
     else:
-        rejected = [*chosen[:-1], *read_answer(row, column)]
+        rejected = [*chosen[:-1], *read_answer(row, column, prompt_of(row))]
     return {"chosen": chosen, "rejected": rejected}
 
 

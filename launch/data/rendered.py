@@ -27,7 +27,10 @@ MARKS = (
     "### Instruction:",
     "### Response:",
     "\nASSISTANT:",
+    " ASSISTANT:",
     "\nAssistant:",
+    "\nHuman:",
+    "\nUser:",
     "<functioncall>",
     "<tool_response>",
 )
@@ -36,7 +39,8 @@ _FEW = 20  # fewer rows than one in so many may only write about templates
 
 def find_mark(text: str) -> str | None:
     """Return the first of MARKS that a text holds; None if it holds none."""
-    return next((mark for mark in MARKS if mark in text), None)
+    lines = f"\n{text}"
+    return next((mark for mark in MARKS if mark in lines), None)
 
 
 @dataclass

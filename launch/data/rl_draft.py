@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.yaml_nodes import write_scalar
+from launch.data.truths import final_answer, find_truth, has_instructions
 from launch.errors import refusal
 from launch.worker.trl_options import BY_ROW, is_own, verifier_of
 from launch.worker.verifiers import BUILT_IN
@@ -47,17 +48,25 @@ def resolve_verifier(given: str, cwd: Path) -> str:
 def choose_verifier(row: Mapping[str, object], cwd: Path) -> str:
     """Return the verifier that fits the first row, with the names of columns that launch knows.
 
-    A row without a ground truth needs a function of the user's, which is still to be written.
+    A row without a ground truth, or with one that no answer equals, needs a function of the user's,
+    which is still to be written.
     """
-    truth = row.get("ground_truth")
-    if truth in (None, "", [], {}):
-        return str(cwd / UNWRITTEN)
-    if verifier_of(row.get("dataset")) in BUILT_IN:
+    truth = find_truth(row)
+    if isinstance(truth, list) and len(truth) == 1 and not has_instructions(truth):
+        [truth] = truth
+    if truth is not None and verifier_of(row.get("dataset")) in BUILT_IN:
         return BY_ROW
+    if has_instructions(truth):
+        return "ifeval"
+    text = final_answer(str(truth)).strip()
+    if not isinstance(truth, str | int | float):
+        return str(cwd / UNWRITTEN)
     try:
-        float(str(truth).replace(",", ""))
+        float(text.replace(",", ""))
     except ValueError:
-        return "exact"
+        if "\\boxed" in text:
+            return "math"
+        return str(cwd / UNWRITTEN) if "\n" in text else "exact"
     return "math"
 
 

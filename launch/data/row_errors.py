@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from launch.worker.finding import Finding, Fix
+
+# keys of an object that name its text
+_TEXT_KEYS = ("text", "content", "answer", "response", "completion", "output")
 
 
 class RowError(ValueError):
@@ -64,3 +68,21 @@ def describe_type(value: object) -> str:
         dict: "an object",
     }
     return names.get(type(value), type(value).__name__)
+
+
+def path_of_text(value: object) -> str | None:
+    """Return where the first text in a value stands, as in `.0.answer`; "" for a text itself, None
+    where there is none.
+    """
+    if isinstance(value, str):
+        return "" if value.strip() else None
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(value, list):
+        inner = enumerate(value)
+    elif isinstance(value, dict):
+        inner = sorted(value.items(), key=lambda item: item[0] not in _TEXT_KEYS)
+    for key, each in inner:
+        path = path_of_text(each)
+        if path is not None:
+            return f".{key}{path}"
+    return None

@@ -159,16 +159,20 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
             continue
         place = f"{path}:{number}"
         cure = "one JSON object is expected on each line"
-        content = text.lstrip()
-        if content.startswith("["):
+        if text.lstrip().startswith("["):
             cure += ", so write it with: jq -c '.[]'"
-        elif content.startswith(("{\n", "{\r")):
+        elif _goes_on(text):
             cure += ", so write it with: jq -c ."
         try:
             value = _parse_json(text, place, cure)
         except UserError as error:
             value = error.problems[0]
         yield Row(place, value)
+
+
+def _goes_on(text: str) -> bool:
+    """Return whether a line begins an object that other lines end."""
+    return text.lstrip().startswith("{") and text.rstrip().endswith(("{", ","))
 
 
 def _parse_json(text: str, place: str, cure: str) -> Any:
@@ -194,7 +198,9 @@ def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
         if text.lstrip().startswith("["):
             yield from _read_json_array(number, text, lines, path)
             return
-        cure = "a .json file holds a list of rows, or one object on each line, as jq -c writes them"
+        cure = "a .json file holds a list of rows, or one object on each line"
+        if _goes_on(text):
+            cure += f", so write it with: jq -c . {path.name} > lines.jsonl"
         place = f"{path}:{number}"
         yield Row(place, _parse_json(text, place, cure))
 

@@ -12,6 +12,7 @@ from typing import Any
 from launch.data.mixture_share import MixtureShare
 from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
+from launch.worker.wording import count_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class LengthsBySide:
     duplicates: tuple[str, ...] = ()  # places of rows that are equal to an earlier one
 
     def truncated(self) -> list[int]:
-        """Return the numbers of the samples that are cut off."""
+        """Return the numbers of the samples that are truncated."""
         numbers: set[int] = set()
         for side, kept_tokens in self.tokens.items():
             pairs = zip(kept_tokens, self.untruncated[side], strict=True)
@@ -112,23 +113,25 @@ class LengthsBySide:
     def describe(self) -> str:
         """Describe the samples in a line.
 
-        The line has their lengths, and how many are cut off, carry no loss or are duplicates.
+        The line has their lengths, and how many are truncated, carry no loss or are duplicates.
         """
         rows = len(self.kept)
         # the length of a pair is that of its longer side
         sides = zip(*self.untruncated.values(), strict=True)
         lengths = sorted(max(tokens) for tokens in sides)
         median = lengths[rows // 2]
-        facts = [f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"]
-        cut_off = len(self.truncated()) / rows
-        facts.append(f"{cut_off:.1%} cut off")
+        of_lengths = f"{lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"
+        facts = [f"1 row of {median:,} tokens" if rows == 1 else f"{rows:,} rows of {of_lengths}"]
+        truncated = len(self.truncated()) / rows
+        facts.append(f"{truncated:.1%} truncated")
         # a reward model has no loss on tokens
         has_token_loss = any(set(counts) != {None} for counts in self.loss.values() if counts)
         if has_token_loss:
             without_loss = self.without_loss()
             first = _first_of([self.places[number] for number in without_loss])
             facts.append(f"{len(without_loss):,} without a token that carries loss{first}")
-        facts.append(f"{len(self.duplicates):,} duplicates{_first_of(self.duplicates)}")
+        duplicates = count_of(len(self.duplicates), "duplicate")
+        facts.append(f"{duplicates}{_first_of(self.duplicates)}")
         return "; ".join(facts)
 
 

@@ -41,7 +41,7 @@ _SPLITS = (
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # files beside a missing one, with which its name is compared
 # The version of the conversion. Raise it when the same files would be converted to other rows.
-CONVERTER = 4
+CONVERTER = 5
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 
@@ -215,6 +215,8 @@ class LocalData:
             parts.append("merged system turns")
         if self.train_on != TrainOn.all:
             parts.append(f"train_on={self.train_on}")
+        if not self.needs_truth:
+            parts.append("ground truths as they are")
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

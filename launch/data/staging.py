@@ -47,7 +47,7 @@ class StagedRows:
     labels: LabelCount | None = None  # of the rows to train on; None without labels
 
     def describe(self) -> str:
-        rows = f"{self.train:,} rows"
+        rows = "1 row" if self.train == 1 else f"{self.train:,} rows"
         if self.validation:
             rows += f" and {self.validation:,} for validation"
         return f"{rows}: {'; '.join((*self.formats, *self.notes))}"

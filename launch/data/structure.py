@@ -10,12 +10,13 @@ from typing import Any
 
 from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind
+from launch.data.columns import TEXT
 from launch.data.conversion import Conversion
-from launch.data.formats import TEXT
 from launch.data.labels import LabelCount
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
+from launch.worker.wording import count_of
 
 FIRST_ROWS = 200
 
@@ -27,7 +28,8 @@ class DataStructure:
     files: tuple[Path, ...]
     read: int  # number of rows that were read
     all_: bool  # whether these are all rows
-    validation: int | None  # number of rows that are held out; None if it is not known
+    # Number of these rows that are held out; None if it is not known, and where other files are.
+    validation: int | None
     formats: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()  # roles of the turns
     turns: tuple[int, int] = (0, 0)  # least and largest number of turns in a row; 0 of plain text
@@ -42,11 +44,15 @@ class DataStructure:
             names += ", ..."
         if self.not_read_because:
             return f"{names}: not read, {self.not_read_because}"
-        rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
+        rows = "1 row" if self.read == 1 else f"{self.read:,} rows"
+        if not self.all_:
+            rows = f"the first {rows}"
         facts = [f"{rows} read: {'; '.join(self.formats)}"]
         least, most = self.turns
         if most:
-            turns = f"{least} to {most} turns" if least < most else f"{least} turns"
+            turns = count_of(most, "turn")
+            if least < most:
+                turns = f"{least} to {turns}"
             facts.append(f"{turns} ({', '.join(self.roles)})")
         return f"{names}: {'; '.join((*facts, *self.notes))}"
 
@@ -67,14 +73,15 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     staged = load_staged(data)
     if staged is None:
         return structure
-    read = staged.train
+    held_out = None
     if not isinstance(data.validation, DataFiles):  # the held-out rows are from the same files
-        read += staged.validation
+        held_out = staged.validation
+    read = staged.train + (held_out or 0)
     return replace(
         structure,
         read=read,
         all_=True,
-        validation=staged.validation,
+        validation=held_out,
         notes=staged.notes,
         labels=staged.labels,
     )

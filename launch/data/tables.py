@@ -140,7 +140,9 @@ def _find_conversion(field: Any) -> _Convert | None:
         return _read_json
     if _is_list(type_):
         element = _find_conversion(type_.value_field)
-        return None if element is None else lambda values: [_apply(element, v) for v in values]
+        if element is None:
+            return None
+        return lambda values: [_apply(element, value) for value in values]
     if types.is_struct(type_):
         converts = {child.name: _find_conversion(child) for child in _children(field)}
         if not any(converts.values()):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.data.marks import marks_of
-from launch.data.row_errors import RowError, describe_type, parse_list, read_text
+from launch.data.marks import MARKS, MARKS_OF_PARTS, marks_of
+from launch.data.row_errors import RowError, describe_type, parse_list, path_of_text, read_text
 from launch.data.tools import read_calls
 
 Message = dict[str, Any]
@@ -16,7 +15,7 @@ ROLES = ("system", "user", "assistant", "tool")
 _ROLE_NAMES = {
     **{role: role for role in ROLES},
     **dict.fromkeys(("human", "prompter"), "user"),
-    **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai"), "assistant"),
+    **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "chatbot", "ai"), "assistant"),
     **dict.fromkeys(("observation", "function", "ipython"), "tool"),
     **dict.fromkeys(("tool_response", "function_response", "function-response"), "tool"),
     "developer": "system",
@@ -33,20 +32,53 @@ _ANSWERED = ("assistant", "gpt", "bot", "output", "answer", "response", "complet
 _CALL_KEYS = ("tool_calls", "function_calls")
 # Templates read what a model thinks before it answers under one of these names.
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant):[ \n]?")  # of Anthropic's transcripts
-_SPEAKER_OF_LINE = re.compile(r"(?:^|\n)(Human|Assistant):[ \n]?")  # of BELLE's
+# keys of a turn that are read, or that templates know; the texts of others may be lost
+TURN_KEYS = frozenset(
+    (
+        *ROLE_KEYS,
+        *CONTENT_KEYS,
+        *_CALL_KEYS,
+        *_REASONING_KEYS,
+        *("functions", "name", "tool_call_id"),
+        *MARKS,
+        *MARKS_OF_PARTS,
+    )
+)
 
 
 def read_turns(role: str, value: object, column: str) -> list[Message]:
     """Return a text, one message or a list of messages as messages.
 
-    A text becomes a turn of `role`. `column` is used in errors.
+    A text becomes a turn of `role`. `column` is used in errors. Raises RowError: data_row,
+    data_roles, data_no_answer.
     """
     if isinstance(value, dict):
+        _refuse_object(role, value, column)
         value = [value]
     if not isinstance(value, list):
         return [{"role": role, "content": read_text(value, column)}]
+    if value and all(isinstance(element, str) for element in value):
+        cure = f"name one of them, as in data.columns.{_known_column(role, column)}=MY_COLUMN.0"
+        raise RowError(f"{column} is a list of texts; a text or messages are expected", cure)
     return read_messages(value, column)
+
+
+def _known_column(role: str, column: str) -> str:
+    """Return the name by which launch knows a column; those of a pair's sides are their own."""
+    if column in ("chosen", "rejected"):
+        return column
+    return "prompt" if role == "user" else "completion"
+
+
+def _refuse_object(role: str, value: Mapping[str, object], column: str) -> None:
+    """Refuse an object that is no turn, but has a text. Raises RowError: data_roles."""
+    path = path_of_text(value)
+    if path is None or _first_given(value, ROLE_KEYS) is not None:
+        return
+    keys = ", ".join(map(repr, value))
+    known = _known_column(role, column)
+    cure = f"name the text in it, as in data.columns.{known}={column}{path}"
+    raise RowError(f"{column} is an object without 'role'; it has {keys}", cure, "data_roles")
 
 
 def read_messages(value: object, column: str) -> list[Message]:
@@ -94,34 +126,6 @@ def read_history(value: object) -> list[Message]:
     return messages
 
 
-def is_transcript(text: object) -> bool:
-    """Return whether a text has paragraphs or lines that begin with `Human:` and `Assistant:`."""
-    if not isinstance(text, str) or not text.lstrip().startswith("Human:"):
-        return False
-    return "\nAssistant:" in text
-
-
-def read_transcript(text: object, column: str) -> list[Message] | None:
-    """Return a text whose paragraphs, or else lines, begin with `Human:` and `Assistant:` as
-    messages; None for any other value.
-
-    A last turn without words, which a prompt ends with, is left out.
-
-    Raises RowError: data_row.
-    """
-    if not isinstance(text, str) or not is_transcript(text):
-        return None
-    pattern = _SPEAKER if "\n\nAssistant:" in text else _SPEAKER_OF_LINE
-    parts = pattern.split(text.lstrip())
-    if not parts[-1].strip() and parts[-2] == "Assistant":
-        parts = parts[:-2]
-    messages = []
-    for speaker, words in zip(parts[1::2], parts[2::2], strict=True):
-        role = _ROLE_NAMES[speaker.lower()]
-        messages.append({"role": role, "content": read_text(words.strip(), column)})
-    return messages
-
-
 def _is_call(turn: object) -> bool:
     """Return whether the content of a turn is a call of a tool."""
     if not isinstance(turn, dict):
@@ -139,7 +143,7 @@ def _append(messages: list[Message], message: Message, *, is_call: bool) -> None
             reason = "a call and the answer before it are one turn, and their marks differ"
             raise RowError(reason, "give both the same mark", "data_marks")
         calls = [*messages[-1].get("tool_calls", ()), *message["tool_calls"]]
-        messages[-1] = {**messages[-1], "tool_calls": calls}
+        messages[-1] = {**message, **messages[-1], "tool_calls": calls}
         return
     messages.append(message)
 
@@ -162,14 +166,36 @@ def _read_turn(turn: object, place: str) -> list[Message]:
     Raises RowError: data_row, data_roles.
     """
     if not isinstance(turn, dict):
-        raise RowError(f"{place} is {describe_type(turn)}; an object with role is expected")
+        cure = "write each turn as an object with role and content"
+        raise RowError(f"{place} is {describe_type(turn)}; an object with role is expected", cure)
     asked = [key for key in _ASKED if turn.get(key) is not None]
     answered = [key for key in _ANSWERED if turn.get(key) is not None]
-    if _first_given(turn, ROLE_KEYS) is None and len(asked) == len(answered) == 1:
-        question = {"role": "user", "content": read_text(turn[asked[0]], place)}
-        answer = {"role": "assistant", "content": read_text(turn[answered[0]], place)}
-        return [question, answer | marks_of(turn)]
+    has_role = _first_given(turn, (*ROLE_KEYS, *CONTENT_KEYS)) is not None
+    if not has_role and len(asked) == len(answered) == 1:
+        return _read_exchange(turn, asked[0], answered[0], place)
     return [_read_message(turn, place)]
+
+
+def _read_exchange(
+    turn: Mapping[str, object], asked: str, answered: str, place: str
+) -> list[Message]:
+    """Return an object with a question and its answer as two messages, behind its system prompt.
+    Its other keys belong to the answer.
+
+    Raises RowError: data_row.
+    """
+    messages: list[Message] = [
+        {"role": "user", "content": read_text(turn[asked], place)},
+        {"role": "assistant", "content": read_text(turn[answered], place)},
+    ]
+    read = (asked, answered, "system")
+    rest = {key: turn[key] for key in turn if key not in read and turn[key] is not None}
+    _read_keys(rest, place)
+    messages[-1] |= rest
+    system = turn.get("system")
+    if system in (None, ""):
+        return messages
+    return [{"role": "system", "content": read_text(system, place)}, *messages]
 
 
 def _read_message(turn: Mapping[str, object], place: str) -> Message:
@@ -180,8 +206,10 @@ def _read_message(turn: Mapping[str, object], place: str) -> Message:
     role = _read_role(turn, place)
     given = {key: value for key, value in turn.items() if value is not None}
     rest = {key: given[key] for key in given if key not in (*ROLE_KEYS, *CONTENT_KEYS)}
+    _refuse_two_texts(turn, place)
     content = _first_given(turn, CONTENT_KEYS)
     if _is_call(turn):
+        _read_keys(rest, place)
         return {"role": role, "content": "", "tool_calls": read_calls(content, place), **rest}
     if set(turn).isdisjoint((*CONTENT_KEYS, *_CALL_KEYS, "function_call")):
         keys = ", ".join(map(repr, turn))
@@ -189,7 +217,7 @@ def _read_message(turn: Mapping[str, object], place: str) -> Message:
         raise RowError(f"{place} has no 'content'; it has {keys}", cure)
     _read_keys(rest, place)
     if isinstance(content, list):
-        content = _join_parts(content, place)
+        content = join_parts(content, place)
     is_blank = (
         content is None or content == [] or (isinstance(content, str) and not content.strip())
     )
@@ -200,6 +228,25 @@ def _read_message(turn: Mapping[str, object], place: str) -> Message:
     else:
         text = read_text(content, place)
     return {"role": role, "content": text, **rest}
+
+
+def _refuse_two_texts(turn: Mapping[str, object], place: str) -> None:
+    """Refuse a turn with two roles, texts or thoughts that differ. Raises RowError: data_row."""
+    texts = [turn[key] for key in CONTENT_KEYS if turn.get(key) not in (None, "")]
+    names = [str(turn[key]).lower() for key in ROLE_KEYS if turn.get(key) is not None]
+    roles = [_ROLE_NAMES.get(name, name) for name in names]
+    found_thoughts = map(turn.get, _REASONING_KEYS)
+    thoughts = [text for text in found_thoughts if isinstance(text, str) and text.strip()]
+    found: tuple[tuple[tuple[str, ...], Sequence[object]], ...] = (
+        (CONTENT_KEYS, texts),
+        (ROLE_KEYS, roles),
+        (_REASONING_KEYS, thoughts),
+    )
+    for keys, values in found:
+        if any(value != values[0] for value in values):
+            given = [key for key in keys if turn.get(key) not in (None, "")]
+            message = f"{place} has {' and '.join(given)}, and they differ"
+            raise RowError(message, "leave one of them")
 
 
 def _read_keys(rest: dict[str, Any], place: str) -> None:
@@ -236,27 +283,41 @@ def _read_role(turn: Mapping[str, object], place: str) -> str:
     return role
 
 
+def role_of(turn: object) -> str | None:
+    """Return the role of a turn, one of ROLES; None without a known one."""
+    if not isinstance(turn, dict):
+        return None
+    if _is_call(turn):
+        return "assistant"
+    return _ROLE_NAMES.get(str(_first_given(turn, ROLE_KEYS)).lower())
+
+
 def _first_given(turn: Mapping[str, object], keys: tuple[str, ...]) -> object:
-    """Return the value of the first of the keys that has one; None without any."""
-    for key in keys:
-        if turn.get(key) is not None:
-            return turn[key]
-    return None
+    """Return the value of the first of the keys that is filled; None where none has a value."""
+    given = [turn[key] for key in keys if turn.get(key) is not None]
+    filled = [value for value in given if value != ""]
+    return next(iter((*filled, *given)), None)
 
 
-def _join_parts(content: list[object], place: str) -> object:
-    """Return the texts of OpenAI's parts (`{type: text, text: ...}`), a line each.
+def join_parts(content: list[object], place: str) -> object:
+    """Return the texts of OpenAI's parts (`{type: text, text: ...}`) or Bedrock's (`{text: ...}`), a
+    line each.
 
-    A list of anything else is returned unchanged.
+    A list of anything else is returned unchanged. Raises RowError: data_row.
     """
-    parts = [part for part in content if isinstance(part, dict) and "type" in part]
+    parts = [part for part in content if isinstance(part, dict) and _is_part(part)]
     if not content or len(parts) < len(content):
         return content
     for part in parts:
-        if part["type"] != "text":
-            message = f"{place} has a part of type {part['type']!r}"
+        kind = part.get("type", "text")
+        if kind != "text":
+            message = f"{place} has a part of type {kind!r}"
             raise RowError(message, "only text can be trained on")
     return "\n".join(read_text(part.get("text"), place) for part in parts)
+
+
+def _is_part(part: Mapping[str, object]) -> bool:
+    return "type" in part or set(part) == {"text"}
 
 
 def check_messages(messages: list[Message]) -> None:

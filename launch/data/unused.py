@@ -1,15 +1,19 @@
-"""Counts the columns of rows that hold something and that no stage of this kind learns."""
+"""Counts the columns of rows, and the keys of their turns, that hold something and are not used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from launch.data.columns import KNOWN, VERIFIER_COLUMNS
 from launch.data.labels import NAMES as LABELS
-from launch.data.row_errors import parse_list
-from launch.data.turns import is_transcript
+from launch.data.prompts import EMPTY
+from launch.data.turns import ROLE_KEYS, TURN_KEYS
+from launch.worker.wording import count_of
 
-_SHOWN = 6  # columns that a note names
+_SHOWN = 6  # names in a note
+_TEXT_KEYS = ("reasoning_content", "thinking", "reasoning")  # keys of a turn that are texts
 
 
 @dataclass
@@ -20,41 +24,71 @@ class UnusedColumns:
     hold it. A text that stands in a turn as well is not lost.
     """
 
+    is_verified: bool = False  # whether a verifier gets every column
     rows: int = 0
     _filled: dict[str, int] = field(default_factory=dict)
+    _keys: set[str] = field(default_factory=set)  # of turns
 
     def add(self, row: Mapping[str, object], used: Iterable[str], texts: Iterable[str]) -> None:
         """Count a row: the columns that are `used`, and the texts of its turns."""
         self.rows += 1
-        used = set(used)
-        turns: str | None = None
+        used = {*used, *(VERIFIER_COLUMNS if self.is_verified else ())}
+        turns: set[str] | None = None
         for name, value in row.items():
-            if not isinstance(value, str):
-                is_read = name in used or (name in LABELS and isinstance(value, bool))
-                is_lost = not is_read and value not in (None, [], {})
-            elif not value.strip() or name in _READ_ELSEWHERE or _is_parsed(name, value, used):
-                is_lost = False
-            else:
-                turns = "\0".join(texts) if turns is None else turns
-                is_lost = value.strip() not in turns
-            if is_lost:
+            is_label = name in LABELS and isinstance(value, bool)
+            if name in used or is_label or value in EMPTY:
+                continue
+            turns = {text.strip() for text in texts} if turns is None else turns
+            if _is_lost(value, turns):
                 self._filled[name] = self._filled.get(name, 0) + 1
 
-    def note(self) -> str | None:
-        """Name the columns that are filled in most rows; None without any."""
-        names = [name for name, rows in self._filled.items() if 2 * rows > self.rows]
-        if not names:
-            return None
-        listed = ", ".join(map(repr, names[:_SHOWN]))
-        if len(names) > _SHOWN:
-            listed += f" and {len(names) - _SHOWN} more"
-        return f"columns that are not used: {listed}"
+    def add_turns(self, turns: Sequence[Mapping[str, Any]]) -> None:
+        """Remember the keys of turns that hold texts or lists which templates do not know."""
+        for turn in turns:
+            for key, value in turn.items():
+                is_text = isinstance(value, str)
+                is_known = key in TURN_KEYS and (is_text or key not in _TEXT_KEYS)
+                if value and not is_known and isinstance(value, str | list | dict):
+                    self._keys.add(key)
+
+    def notes(self) -> list[str]:
+        """Name the columns that are filled in most rows, those with a name that launch knows where
+        they are filled in any, and the keys of turns.
+        """
+        names = []
+        for name in sorted(self._filled, key=lambda name: name not in KNOWN):
+            rows = self._filled[name]
+            if 2 * rows > self.rows:
+                names.append(repr(name))
+            elif name in KNOWN:
+                names.append(f"{name!r} (in {count_of(rows, 'row')})")
+        unused = "columns that only the verifier gets" if self.is_verified else _UNUSED
+        notes = [f"{unused}: {_list(names)}"] if names else []
+        if self._keys:
+            keys = _list(list(map(repr, sorted(self._keys))))
+            notes.append(f"keys of turns that no template of launch writes: {keys}")
+        return notes
 
 
-def _is_parsed(name: str, text: str, used: set[str]) -> bool:
-    """Return whether a column that is used holds its turns in a text."""
-    return name in used and (is_transcript(text) or isinstance(parse_list(text), list))
+_UNUSED = "columns that are not used"
 
 
-# columns whose text is not written into a turn as it stands
-_READ_ELSEWHERE = frozenset(("tools", "functions", "history"))
+def _is_lost(value: object, turns: set[str]) -> bool:
+    """Return whether something in a value is no text of a turn. A single word has to be a turn's
+    whole text: others have it by chance.
+    """
+    if value in EMPTY:
+        return False
+    if isinstance(value, list):
+        return any(_is_lost(element, turns) for element in value)
+    if isinstance(value, dict):
+        return any(_is_lost(value[key], turns) for key in value if key not in ROLE_KEYS)
+    text = value.strip() if isinstance(value, str) else None
+    if text is None or text in turns:
+        return text is None
+    return len(text.split()) == 1 or not any(text in turn for turn in turns)
+
+
+def _list(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:_SHOWN])
+    return f"{listed} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else listed

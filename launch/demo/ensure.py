@@ -218,7 +218,8 @@ def _run(python: str, *arguments: str) -> str:
     """Run a program that builds the model, in one thread as accelerate starts a rank; return what
     it prints.
     """
-    command, where = [python, *arguments], f"python={python}"
+    command = [python, *arguments]
+    where = f"python={python}"
     try:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         done = run_command(command, timeout=MODEL_TIMEOUT, env=environment)

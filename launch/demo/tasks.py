@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 SEED = 0
 _RAMBLING = "{}, if I am not mistaken."
@@ -74,8 +75,11 @@ def _reverse(draw: Draw) -> str:
 
 
 def _case(draw: Draw) -> str:
-    word, method = draw.letters(5), ("upper", "title", "swapcase")[draw.below(3)]
-    return f'"{word.capitalize() if method == "swapcase" else word}".{method}()'
+    word = draw.letters(5)
+    method = ("upper", "title", "swapcase")[draw.below(3)]
+    if method == "swapcase":
+        word = word.capitalize()
+    return f'"{word}".{method}()'
 
 
 def _split(draw: Draw) -> str:
@@ -118,9 +122,7 @@ def make_tasks() -> tuple[tuple[Task, ...], tuple[Task, ...]]:
     """Return the tasks to train on and those that are held out, the kinds in turn."""
     kinds = [_make_kind(kind, Draw(SEED + number)) for number, kind in enumerate(KINDS)]
     trained, held_out = (zip(*tasks, strict=True) for tasks in zip(*kinds, strict=True))
-    return tuple(task for turn in trained for task in turn), tuple(
-        task for turn in held_out for task in turn
-    )
+    return tuple(chain.from_iterable(trained)), tuple(chain.from_iterable(held_out))
 
 
 def _make_kind(kind: str, draw: Draw) -> tuple[list[Task], list[Task]]:
@@ -149,7 +151,8 @@ def spoil(answer: str, draw: Draw) -> str:
     places = [place for place, character in enumerate(answer) if character.isalnum()]
     number = draw.below(len(places))
     place = places[number]
-    right, wrong = answer[place], answer[places[number - 1]].lower()
+    right = answer[place]
+    wrong = answer[places[number - 1]].lower()
     if right.isdigit():
         wrong = (
             str(int(right) + 1)

@@ -31,6 +31,7 @@ from launch.worker.evaluating import EvaluationRequest, HarnessJob, TaskSpec
 from launch.worker.finding import Finding
 from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned
+from launch.worker.wording import count_of
 
 _HARNESS = "lm_eval"
 _BATCH_SIZE = 8  # questions in a batch, if none is set
@@ -219,7 +220,8 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
     gain = task.against_base
     evaluated = task.scores[task.labels[-1]]
     direction = "higher" if evaluated.higher_is_better else "lower"
-    yield f"{task.name}  {evaluated.metric} ({direction} is better), {gain.questions} questions"
+    questions = count_of(gain.questions, "question")
+    yield f"{task.name}  {evaluated.metric} ({direction} is better), {questions}"
     previous = None
     for label in task.labels:
         score = task.scores[label]
@@ -282,9 +284,9 @@ def _run_jobs(
             report = json.loads(line)
             if "refused" in report:
                 raise UserError(_explain_refusal(report))
-            if "left_out" in report:
+            if "dropped" in report:
                 limit_text = f"longer than {report['context']:,} tokens"
-                notify(f"{report['left_out']} rows are {limit_text}: left out")
+                notify(f"{report['dropped']} rows are {limit_text}: dropped")
             else:
                 notify(f"evaluated {report['done']}")
         reason = worker.wait()

@@ -21,12 +21,8 @@ from launch.planning.chat_template import read_template
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import resolve_run, run_name
-from launch.planning.model_folder import (
-    EXPORT,
-    find_foreign_pickle,
-    find_model_faults,
-    hub_snapshot,
-)
+from launch.planning.hub_cache import hub_snapshot
+from launch.planning.model_folder import EXPORT, find_foreign_pickle, find_model_faults
 from launch.planning.saved_model import run_of
 from launch.worker.model_loading import ModelRequest
 

@@ -27,9 +27,9 @@ from launch.errors import UserError, refusal
 from launch.execution.record import lock
 from launch.execution.record.run import Run
 from launch.files import load_json
-from launch.planning.model_folder import BrokenFileError, check_torch_file
 from launch.planning.parallel import Width
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
+from launch.planning.weight_files import BrokenFileError, check_torch_file
 from launch.worker.finding import Finding
 
 _DATASET_NAME = re.compile(r"[0-9a-f]{10}")  # dataset_transformation.py:2074

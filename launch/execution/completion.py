@@ -18,20 +18,22 @@ from launch.config.recipe_keys import AdapterStart
 from launch.config.schema import Family, Kind
 from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
-from launch.execution.display import describe_early_stop
+from launch.execution.display_text import describe_early_stop
 from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.reward_trend import find_reward_trend
 from launch.execution.record.run import Run
+from launch.execution.record.steps import logged_number
 from launch.planning.adapter import read_adapter
 from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
-from launch.planning.model_folder import BrokenFileError, find_other_tensor
+from launch.planning.model_folder import find_other_tensor
 from launch.planning.plan import Plan
 from launch.planning.read_files import CHANGED, LoadedFiles, describe
 from launch.planning.saved_model import digest_model, find_changes
+from launch.planning.weight_files import BrokenFileError
 from launch.worker.evidence import Evidence
 from launch.worker.finding import Finding
 from launch.worker.patches import EVIDENCE_PATCHES
@@ -119,8 +121,10 @@ def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
 
 
 def add_reward(outcome: Outcome, run: Run) -> Outcome:
-    """Return `outcome` with the trend of the reward, which only an RLVR run logs."""
-    return replace(outcome, reward=find_reward_trend(run.steps()))
+    """Return `outcome` with the last reward and their trend, which only an RLVR run logs."""
+    steps = [step for step in run.steps() if "reward" in step]
+    last = logged_number(steps[-1], "reward") if steps else None
+    return replace(outcome, reward=find_reward_trend(steps), last_reward=last)
 
 
 def add_validation(outcome: Outcome, plan: Plan, run: Run) -> Outcome:

@@ -64,7 +64,8 @@ from launch.execution.record.run import Run
 from launch.execution.record.written import record_found
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import ServerProgram, wait_for_orphans
-from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
+from launch.execution.supervise.stop_signals import hold_signals
+from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
 from launch.planning.expectations import overridden_settings, requested_settings

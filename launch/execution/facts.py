@@ -1,4 +1,4 @@
-"""`Guard`, and the facts that guards observe in a live run: steps, phases, output, ranks, free space.
+"""`Guard`, and the facts that guards judge in a live run: steps, phases, output, ranks, free space.
 
 The time of a fact is in seconds of one monotonic clock; only differences are meaningful.
 """
@@ -157,7 +157,7 @@ class Guard:
     def begin(self) -> None:
         """Set up the state of the guard."""
 
-    def observe(self, fact: Fact) -> GuardFinding | None:
+    def judge(self, fact: Fact) -> GuardFinding | None:
         """Take a fact; return a finding if the run should stop."""
         return self.judge_step(fact) if isinstance(fact, LoggedStep) else None
 

@@ -27,14 +27,15 @@ from launch.data.samples import (
 from launch.errors import UserError, refusal
 from launch.execution.mixture_shares import count_rows, share_mixture
 from launch.execution.prepare import build_missing, stage_template
+from launch.execution.samples import refuse_preview
 from launch.execution.template_errors import TEMPLATE_RAISES, describe_error, write_whole
 from launch.external import failure_reason, run_command, template_memory
 from launch.files import load_json
 from launch.planning.chat_template import find_template_name
 from launch.planning.flags import values_of
+from launch.planning.hub_cache import hub_data_cache
 from launch.planning.input_source import MERGE
 from launch.planning.mixture import MixtureEntry
-from launch.planning.model_folder import hub_data_cache
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.table import format_bytes
 from launch.terminal import notify
@@ -240,12 +241,8 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
 
     Raises UserError: no_preview.
     """
-    trainer = plan.config.trainer
-    is_trl = trainer.family == Family.trl
-    if "preview" in trainer.unsupported_because or not (is_trl or "preview" in trainer.patches):
-        reason = trainer.unsupported_because.get("preview", "it has no patch for it")
-        message = f"the samples of {trainer.name} cannot be shown: {reason}"
-        raise refusal("no_preview", message, "trainer")
+    refuse_preview(plan)
+    is_trl = plan.config.trainer.family == Family.trl
     changes: list[tuple[str, str]] = []  # the worker's options with their values
     changes += [("--patch", text) for text in plan.patches if _is_kept(text)]
     changes += [("--option", text) for text in plan.options if _is_kept(text)]

@@ -50,7 +50,7 @@ class Stall(Guard):
     _last_step_time: float | None = None
     _longest_step = 0.0  # seconds between two logged steps
 
-    def observe(self, fact: Fact) -> GuardFinding | None:
+    def judge(self, fact: Fact) -> GuardFinding | None:
         if isinstance(fact, Tick):
             return self._check(fact.time)
         if isinstance(fact, PhaseStarted):
@@ -122,7 +122,7 @@ class DeadRank(Guard):
     def begin(self) -> None:
         self._exited: dict[int, float] = {}
 
-    def observe(self, fact: Fact) -> GuardFinding | None:
+    def judge(self, fact: Fact) -> GuardFinding | None:
         if isinstance(fact, RankError):
             self._error = self._error or fact
         elif isinstance(fact, RankExited):
@@ -179,7 +179,7 @@ class DiskSpace(Guard):
     _first_step: LoggedStep | None = None
     _last_step: LoggedStep | None = None
 
-    def observe(self, fact: Fact) -> GuardFinding | None:
+    def judge(self, fact: Fact) -> GuardFinding | None:
         if isinstance(fact, TotalSteps):
             self._total_steps = fact.steps
         elif isinstance(fact, PhaseStarted):

@@ -64,7 +64,7 @@ class Tail:
         self._stream.flush()
 
     def close(self) -> None:
-        """Print the last line, which has no end."""
+        """Print the last line, which lacks a line break."""
         self._stream.write(printable_bytes(self._redactor.close()))
         self._stream.flush()
 

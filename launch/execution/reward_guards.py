@@ -113,7 +113,7 @@ class EntropyCollapse(Guard):
     _first: float | None = None  # the entropy of the first step
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
-        if step.finite("reward") is None:  # SFT may learn its rows by heart
+        if step.finite("reward") is None:  # SFT may memorise its rows
             return None
         if self._first is None:
             self._first = value

@@ -6,9 +6,12 @@ import html
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from launch.config.schema import Family, Kind
 from launch.data.samples import PairSide, Sample, TokenizedSamples
+from launch.errors import refusal
+from launch.planning.plan import Plan
 from launch.terminal import printable
-from launch.worker.finding import Finding
+from launch.worker.finding import Finding, Fix
 
 # The terminal's escape codes.
 _GREEN = "\x1b[32m"
@@ -18,6 +21,21 @@ _STYLE = """body { font-family: sans-serif; max-width: 60rem; margin: 2rem auto;
 pre { white-space: pre-wrap; background: #f6f6f6; padding: .8rem; border-radius: .3rem }
 b { font-weight: normal; background: #c9f0cf } .place { color: #666 } .warning { color: #a40000 }
 span:hover, b:hover { outline: 1px solid #888 }"""
+
+
+def refuse_preview(plan: Plan) -> None:
+    """Check that the trainer's samples can be shown. Raises UserError: no_preview."""
+    trainer = plan.config.trainer
+    is_trl = trainer.family == Family.trl
+    if "preview" not in trainer.unsupported_because and (is_trl or "preview" in trainer.patches):
+        return
+    reason = trainer.unsupported_because.get("preview", "it has no patch for it")
+    message = f"the samples of {trainer.name} cannot be shown: {reason}"
+    cure = None
+    if trainer.kind == Kind.rlvr:
+        sentence = "{0} tries the verifiers on the prompts, and counts their tokens"
+        cure = Fix.of(sentence, "$ launch check")
+    raise refusal("no_preview", message, "trainer", cure)
 
 
 def describe_samples(data: TokenizedSamples, *, colour: bool) -> Iterator[str]:

@@ -23,7 +23,7 @@ from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.execution.resume import is_finished
-from launch.planning.build import PendingModel, plan_on_this_machine
+from launch.planning.build import plan_on_this_machine
 from launch.planning.chat_template import (
     brings_template,
     find_template_name,
@@ -35,6 +35,7 @@ from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.planning.saved_model import find_short_context
 from launch.planning.stage_model import continues_adapter
+from launch.planning.unnamed_run import PendingModel
 from launch.worker.finding import Finding, Fix, Way
 
 # {kind of stage whose model no stage can start from: what that model is}. Its output is a score.

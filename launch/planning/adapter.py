@@ -10,7 +10,7 @@ from typing import Any
 from launch.errors import refusal
 from launch.files import load_json
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.model_folder import BrokenFileError, read_safetensors_header
+from launch.planning.weight_files import BrokenFileError, read_safetensors_header
 
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -29,6 +29,9 @@ class Adapter:
     alpha: int | None = None
     dropout: float | None = None
     targets: tuple[str, ...] = ()  # names of the layers that it adapts
+    dora: bool = False
+    rslora: bool = False
+    modules_to_save: tuple[str, ...] = ()  # the modules that it has as a whole
 
     @property
     def merged(self) -> Path:
@@ -81,6 +84,9 @@ def _parse_adapter(folder: Path, config: Mapping[str, Any]) -> Adapter:
         alpha=int(alpha) if alpha is not None and is_whole else None,
         dropout=None if dropout is None else float(dropout),
         targets=tuple(names),
+        dora=bool(config.get("use_dora")),
+        rslora=bool(config.get("use_rslora")),
+        modules_to_save=tuple(map(str, config.get("modules_to_save") or ())),
     )
 
 

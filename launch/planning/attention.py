@@ -41,7 +41,7 @@ class AttentionChoice:
 def choose_attention(
     config: RootConfig, parallel: Parallel, flags: Mapping[str, Flag], machine: Machine
 ) -> AttentionChoice | None:
-    """Choose flash attention for a TRL run in bf16 where flash-attn is installed and the card is
+    """Choose flash attention for a TRL run in bf16 where flash-attn is installed and the GPU is
     Ampere or newer.
 
     None for open-instruct's scripts, which choose by themselves (model_utils.py:77-89), and for

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from launch.config.recipe_keys import Packing, RecipeConfig
+from launch.planning.batch_split import Batch
 from launch.planning.lengths import Histogram, Lengths, draw_batches
-from launch.planning.parallel import Batch
 
 UNKNOWN_TRL = "unknown: a run measures them at its start, unless it packs into bins"
 _STEPS = 24  # optimizer steps that are simulated for a prediction
@@ -34,7 +34,9 @@ class TokenForecast:
     micro_batch: float | None  # mean tokens with padding; None for bins, which have a token budget
     micro_batch_p99: int | None  # the tokens that 99% of the micro batches do not exceed
     imbalance_upstream: float | None  # in upstream's order; None for bins and for a single rank
-    imbalance_balanced: float | None  # dealt by length; None also where the trainer can't deal
+    imbalance_balanced: (
+        float | None
+    )  # balanced by length; None also where the trainer can't balance
 
     @property
     def summary(self) -> str:
@@ -50,12 +52,12 @@ def forecast_tokens(
     batch: Batch,
     *,
     padded_together: int | None = None,
-    deals: bool = True,
+    balances: bool = True,
 ) -> TokenForecast:
     """Forecast the batches of a plan with this recipe on data of these lengths.
 
     `padded_together` is the number of samples that are padded to the same length, when it exceeds
-    the micro batch. `deals` is whether the trainer supports recipe.balanced.
+    the micro batch. `balances` is whether the trainer supports recipe.balanced.
     """
     total = lengths.tokens.total
     loss_share = None
@@ -99,7 +101,7 @@ def forecast_tokens(
     rank_batch = replace(batch, per_device=together, accumulation=accumulation)
     upstream = _mean_imbalance(lengths, rank_batch, padded=is_padded, balanced=False)
     balanced = None
-    if deals:
+    if balances:
         balanced = _mean_imbalance(lengths, rank_batch, padded=is_padded, balanced=True)
     return replace(forecast, imbalance_upstream=upstream, imbalance_balanced=balanced)
 

@@ -95,7 +95,7 @@ def _value_problems(
 def _explain_unknown_flag(
     schema: Schema, trainer: TrainerConfig, name: str, flag: Flag, problem: Finding
 ) -> Finding:
-    """Return the problem with what upstream's history says about the flag, if it knows the flag."""
+    """Return the problem, with what became of the flag if upstream's history of renames has it."""
     # the history is read only where a flag is unknown
     from launch.upstream.pin.ledger import explain_unknown_flag
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from launch import resources
 from launch.config.recipe_keys import LossAveraging, Precision
 from launch.config.schema import Device, Family, Launcher, RootConfig, TrainerConfig
+from launch.planning.batch_split import Batch
 from launch.planning.checks import render_argv
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, values_of
@@ -20,7 +21,7 @@ from launch.planning.inputs import Inputs
 from launch.planning.learnt import requested_learning
 from launch.planning.machine import Machine
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.rlvr import verifier_option
 from launch.planning.stage_model import continues_adapter
 from launch.worker.moves import follow_shim, path_at_pin
@@ -93,7 +94,7 @@ def _accelerate_argv(parallel: Parallel, batch: Batch, clip: float | None) -> li
     mixed_precision = "bf16" if parallel.precision == Precision.bf16 else "no"
     argv += ["--mixed_precision", mixed_precision, "--dynamo_backend", "no"]
     if parallel.deepspeed_file:
-        # `auto` in the file would become 1.0 whatever the recipe says (accelerate
+        # `auto` in the file would become 1.0 whatever the recipe sets (accelerate
         # accelerator.py:2224)
         argv += ["--deepspeed_config_file", str(parallel.deepspeed_file)]
         if width.nodes > 1:
@@ -185,6 +186,7 @@ def choose_options(
             "mixture": flags.mixture,
             "chat_template": template,
             "continue_adapter": continues_adapter(config),
+            "adapter_init": recipe.lora.init if recipe.lora.rank is not None else None,
             "early_stop": None if recipe.early_stop is None else str(recipe.early_stop),
             "samples": None if recipe.sample_every is None else str(recipe.sample_every),
             "verifier": verifier_option(config, inputs.verifiers),

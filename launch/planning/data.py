@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from launch.config.recipe_keys import Packing
+from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.config.schema import BadRows, Kind, Launcher, RootConfig
+from launch.planning.batch_split import Batch
 from launch.planning.inputs import Inputs
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure
+    from launch.planning.plan import Plan
 
 
 def read_local_data(
@@ -83,6 +84,23 @@ def count_rows(
             return None
         rows += int((structure.read - (structure.validation or 0)) * entry.share)
     return rows
+
+
+def find_step_limit(plan: Plan) -> tuple[int | None, str | None]:
+    """Return the number of steps that recipe.max_steps or the trainer's flag sets, and where it is
+    set; None without one.
+
+    Such a number replaces the epochs in each trainer, also where it is larger than all epochs
+    (finetune.py:713, dpo_tune_cache.py:469, olmo_core_finetune.py:306, dpo.py:321, transformers'
+    trainer.py, set_initial_training_values).
+    """
+    name = recipe_mapping(plan.config.trainer, "max_steps")
+    flag = plan.flags.get(name) if isinstance(name, str) else None
+    steps = flag.value if flag else plan.config.recipe.max_steps
+    where = flag.provenance.where if flag else plan.origins.of("recipe.max_steps").where
+    if not isinstance(steps, int) or steps < 1:  # -1 of transformers: all epochs
+        return None, None
+    return steps, where
 
 
 def count_steps(

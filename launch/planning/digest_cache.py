@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launch.digests import files_below, hash_file, key_of
 from launch.files import load_json, write_exact
-from launch.planning.model_folder import is_model_folder, is_no_part
+from launch.planning.model_folder import is_model_folder, is_unrelated
 from launch.terminal import notify
 from launch.worker.json_codec import versioned
 from launch.worker.opened import FileState, file_state, is_same_file
@@ -59,8 +59,8 @@ class DigestCache:
         """Digest a file's bytes, or the names and bytes of a folder's files except hidden ones:
         sixteen hex digits.
 
-        None if there is nothing. Of a folder with a model or an adapter, what is no part of the
-        model is left out (model_folder.py).
+        None if there is nothing. In the folder of a model or an adapter, what does not belong to
+        the model is left out (model_folder.py).
         """
         if path.is_file():
             return self._of_file(path)
@@ -69,7 +69,7 @@ class DigestCache:
         # slow to import; a plan without local inputs doesn't need it
         from concurrent.futures import ThreadPoolExecutor
 
-        names = list(files_below(path, is_no_part if is_model_folder(path) else lambda _: False))
+        names = list(files_below(path, is_unrelated if is_model_folder(path) else lambda _: False))
         with ThreadPoolExecutor(_READERS) as readers:
             digests = list(readers.map(self._of_file, (path / name for name in names)))
         return key_of(dict(zip(names, digests, strict=True)))

@@ -21,10 +21,11 @@ from launch.config.recipe_keys import (
 )
 from launch.config.schema import Family, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
+from launch.planning.batch_split import CONTEXT_FLAG
 from launch.planning.learnt import learning_flags, requested_learning
 from launch.planning.lora import requested_lora
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import CONTEXT_FLAG, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import OLMO_CORE_SFT
@@ -130,8 +131,8 @@ def requested_settings(
 def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | None:
     """Return the share of each data set; None where its rows are not counted before they are loaded.
 
-    That is so of hub data, and of a data set that is named twice; and of built data of which the
-    trainer itself holds rows out. Flags of the user's that name data replace the mixture.
+    This holds for hub data, for a data set that is named twice, and for built data if the trainer
+    itself holds out rows. Flags of the user's own that name data replace the mixture.
     """
     names = [entry.source.reference for entry in mixture]
     is_counted = all(entry.data is not None or entry.source.build for entry in mixture)
@@ -147,7 +148,7 @@ def _shares_of(config: RootConfig, mixture: Sequence[MixtureEntry]) -> str | Non
 
 
 def _has_other_schedule(config: RootConfig, requested: Mapping[str, str]) -> bool:
-    """Whether the rate of a step depends on more than the recipe says."""
+    """Whether the rate of a step depends on more than what the recipe sets."""
     is_measured = requested.get("lr_scheduler") in _MEASURED_SCHEDULES
     is_changed = not config.flags.keys().isdisjoint(_SCHEDULE_FLAGS)
     return is_measured or is_changed or not requested.keys() >= set(_SCHEDULE)
@@ -203,7 +204,7 @@ def _as_evidence(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _clip(config: RootConfig, _: Parallel) -> str:
+def _grad_clip(config: RootConfig, _: Parallel) -> str:
     norm = config.recipe.max_grad_norm
     return repr(float(norm)) if norm else "none"
 
@@ -225,7 +226,7 @@ def _global_tokens(config: RootConfig, _: Parallel) -> str | None:
     return f"{config.recipe.global_batch_size * config.recipe.max_seq_length} tokens"
 
 
-def _kernels(config: RootConfig, _: Parallel) -> str | None:
+def _liger(config: RootConfig, _: Parallel) -> str | None:
     if not config.recipe.liger:
         return None
     fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
@@ -283,12 +284,24 @@ def _of_new_adapter(compute: Compute) -> Compute:
     return _of_adapter(compute_if_new)
 
 
-def _alpha(config: RootConfig, _: Parallel) -> str | None:
+def _dtype(_: RootConfig, parallel: Parallel) -> str:
+    return parallel.precision.value
+
+
+def _lora(config: RootConfig, _: Parallel) -> str:
+    return str(config.recipe.lora.rank)
+
+
+def _lora_dropout(config: RootConfig, _: Parallel) -> str:
+    return repr(float(config.recipe.lora.dropout))
+
+
+def _lora_alpha(config: RootConfig, _: Parallel) -> str | None:
     lora = requested_lora(config)
     return None if lora is None else str(lora.alpha)
 
 
-def _adapted_layers(config: RootConfig, _: Parallel) -> str | None:
+def _lora_targets(config: RootConfig, _: Parallel) -> str | None:
     """Return `all-linear`, or the names of the layers in order, without those of their modules.
 
     None for an expression that several names match.
@@ -301,13 +314,29 @@ def _adapted_layers(config: RootConfig, _: Parallel) -> str | None:
     return ",".join(sorted(layers)) if all(map(str.isidentifier, layers)) else None
 
 
+def _lora_start(config: RootConfig, _: Parallel) -> str | None:
+    """Return whether the adapter is new; None where its start is not zero: `lora_init` shows that."""
+    return config.recipe.lora.start.value if config.recipe.lora.init is None else None
+
+
+def _names_of(key: str) -> Compute:
+    """Return what computes the names in a list of recipe.lora, in order; None without one."""
+
+    def compute(config: RootConfig, _: Parallel) -> str | None:
+        names = getattr(config.recipe.lora, key)
+        return ",".join(sorted(map(str, names))) if names else None
+
+    return compute
+
+
 def _base_dtype(config: RootConfig, parallel: Parallel) -> str:
     quantize = config.recipe.lora.quantize
     return parallel.precision.value if quantize == Quantization.none else quantize.value
 
 
 Compute = Callable[[RootConfig, Parallel], str | None]
-# What computes the requested value of each key whose row says that it is computed.
+# What computes the requested value of each key whose row marks it as computed. A function has the
+# name of the evidence, by which the worker's side is found.
 COMPUTED: Mapping[str, Compute] = {
     "global_batch_size": _global_batch,
     "global_batch_tokens": _global_tokens,
@@ -315,16 +344,21 @@ COMPUTED: Mapping[str, Compute] = {
     "weight_decay": _number_or_default("weight_decay"),
     "epochs": _epochs,
     "max_steps": _max_steps,
-    "max_grad_norm": _clip,
-    "precision": lambda config, parallel: parallel.precision.value,
-    "liger": _kernels,
+    "max_grad_norm": _grad_clip,
+    "precision": _dtype,
+    "liger": _liger,
     "loss": _loss,
-    "lora.rank": _of_adapter(lambda config, parallel: str(config.recipe.lora.rank)),
-    "lora.alpha": _of_new_adapter(_alpha),
-    "lora.dropout": _of_new_adapter(lambda config, _: repr(float(config.recipe.lora.dropout))),
-    "lora.targets": _of_new_adapter(_adapted_layers),
+    "lora.rank": _of_adapter(_lora),
+    "lora.alpha": _of_new_adapter(_lora_alpha),
+    "lora.dropout": _of_new_adapter(_lora_dropout),
+    "lora.targets": _of_new_adapter(_lora_targets),
     "lora.quantize": _of_adapter(_base_dtype),
-    "lora.start": _of_adapter(lambda config, _: config.recipe.lora.start.value),
+    "lora.start": _of_adapter(_lora_start),
+    "lora.dora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.dora else None),
+    "lora.rslora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.rslora else None),
+    "lora.init": _of_new_adapter(lambda config, _: config.recipe.lora.init),
+    "lora.modules_to_save": _of_new_adapter(_names_of("modules_to_save")),
+    "lora.target_parameters": _of_new_adapter(_names_of("target_parameters")),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,14 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.errors import UserError
+from launch.planning.batch_split import Batch
 from launch.planning.chat_template import ChatTemplate, needs_begin_token
 from launch.planning.flags import BY_LAUNCH, Flag, Flags
 from launch.planning.inputs import Inputs
 from launch.planning.learnt import key_of_learning, learning_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.mixture import build_data_flags
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.recipe import map_recipe_key
 from launch.planning.rlvr import ray_flags
 from launch.planning.rule_facts import PlanFacts, find_by_rules
@@ -74,33 +75,61 @@ def build_flags(
         flags |= _validation_flags(trainer, origins, batch)
     flags |= recipe_flags
     flags |= _trainer_file_flags(trainer, origins, parallel, with_adapter=lora is not None)
-    for name, value in learning_flags(config).items():
-        flags[name] = Flag(value, origins.of(key_of_learning(config)))
-    for name, value in ray_flags(config, parallel.width).items():
-        flags[name] = Flag(value, BY_LAUNCH)
+    flags |= _learning_flags(config, origins)
+    flags |= _by_launch(ray_flags(config, parallel.width))
 
-    facts = PlanFacts(config, plain, origins, parallel, flags)
-    refused = () if "refused_flag" in config.allow else flags_with_rule(facts, "refused_flag")
+    settings = PlanFacts(config, plain, origins, parallel)
+    refused = () if "refused_flag" in config.allow else flags_with_rule(settings, "refused_flag")
     user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags, refused)
     flags |= user_flags
-    if preset is not None and "config_name" not in flags:
-        flags["config_name"] = Flag(preset, BY_LAUNCH)
+    flags |= _by_launch(_missing_flags(trainer, flags, preset))
+
+    facts = replace(settings, flags=flags)
+    findings = find_by_rules(facts, with_flags=True)
     problems += user_problems
+    problems += [finding for finding in findings if finding.stops]
+    problems += _values_out_of_range(facts, problems)
+    if problems:
+        raise UserError(problems)
+
+    warnings = [finding.as_warning() for finding in findings if not finding.stops] + warnings
+    warnings += _warn_of_remote_code(flags, inputs.model.reference)
+    return Flags(flags, tuple(warnings), subset, mixture, template)
+
+
+def _by_launch(values: Mapping[str, Any]) -> dict[str, Flag]:
+    """Return flags with the values that launch gives them."""
+    return {name: Flag(value, BY_LAUNCH) for name, value in values.items()}
+
+
+def _learning_flags(config: RootConfig, origins: Origins) -> dict[str, Flag]:
+    """Return the flags of what is learnt of the rows."""
+    provenance = origins.of(key_of_learning(config))
+    return {name: Flag(value, provenance) for name, value in learning_flags(config).items()}
+
+
+def _missing_flags(
+    trainer: TrainerConfig, flags: Mapping[str, Flag], preset: str | None
+) -> dict[str, Any]:
+    """Return the values of the flags that the trainer needs and that nothing else sets."""
+    missing: dict[str, Any] = {}
+    if preset is not None and "config_name" not in flags:
+        missing["config_name"] = preset
     if "add_bos" not in flags and needed_begin_token(trainer, flags):
-        flags["add_bos"] = Flag(True, BY_LAUNCH)
-    found = find_by_rules(facts, with_flags=True)
-    problems += [finding for finding in found if finding.stops]
+        missing["add_bos"] = True
+    return missing
+
+
+def _values_out_of_range(facts: PlanFacts, problems: Sequence[Finding]) -> list[Finding]:
+    """Find values outside their ranges, but for those that a rule or one of the `problems` is
+    about.
+    """
+    config = facts.config
     judged = flags_with_rule(facts, "out_of_range")
     if "refused_value" in config.allow:
         judged |= flags_with_rule(facts, "refused_value")
     places = {problem.where for problem in problems}
-    problems += find_out_of_range(config, origins, places, judged)
-    if problems:
-        raise UserError(problems)
-
-    warnings = [finding.as_warning() for finding in found if not finding.stops] + warnings
-    warnings += _warn_of_remote_code(flags, inputs.model.reference)
-    return Flags(flags, tuple(warnings), subset, mixture, template)
+    return find_out_of_range(config, facts.origins, places, judged)
 
 
 def _computed_flags(

@@ -1,4 +1,4 @@
-"""The config.json of a model on the hub, for a prediction of its memory and time: asked for once, with
+"""The config.json of a model on the hub, for a prediction of its memory and time: fetched once, with
 a time limit, and kept.
 """
 
@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from launch.files import parse_json, read_json_object, write_json
-from launch.planning.model_folder import hf_home, hub_snapshot
+from launch.planning.hub_cache import hf_home, hub_snapshot
 from launch.resources import user_cache
 
 HUB = "https://huggingface.co"

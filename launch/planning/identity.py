@@ -16,6 +16,7 @@ from typing import Any
 
 from launch.config.schema import Family, RootConfig
 from launch.digests import Digest
+from launch.planning.batch_split import Batch
 from launch.planning.chat_template import ChatTemplate
 from launch.planning.command import is_decisive
 from launch.planning.environment import ALLOCATOR_VARIABLES
@@ -24,7 +25,7 @@ from launch.planning.folders import cache_folder, machine_places, runs_folder
 from launch.planning.input_source import InputSource
 from launch.planning.inputs import Inputs
 from launch.planning.machine import Machine
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.planning.tracking import TRACKING_VARIABLES
 
 DIGITS = 8

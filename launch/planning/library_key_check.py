@@ -178,17 +178,19 @@ def _find_conflicts(
 def cannot_save_model(config: Mapping[str, Any], library: str) -> bool:
     """Return whether ZeRO-3 leaves the weights apart, so that the model can't be saved at the end.
 
-    accelerate refuses to gather them (accelerator.py:4087) unless it is told to; transformers saves
-    a checkpoint of DeepSpeed instead. Unset, it is false.
+    accelerate refuses to gather them (accelerator.py:4087) unless it is configured to, and
+    transformers saves a checkpoint of DeepSpeed instead. Unset, it is false.
     """
     if library == "deepspeed":
         zero = config.get("zero_optimization")
-        stage, gathers = "stage", "stage3_gather_16bit_weights_on_model_save"
+        stage = "stage"
+        gathers = "stage3_gather_16bit_weights_on_model_save"
     elif named_deepspeed_file(config):
         return False  # that file decides
     else:
         zero = config.get("deepspeed_config")
-        stage, gathers = "zero_stage", "zero3_save_16bit_model"
+        stage = "zero_stage"
+        gathers = "zero3_save_16bit_model"
     return isinstance(zero, Mapping) and zero.get(stage) == 3 and not zero.get(gathers)
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind
-from launch.data.draft import MAX_ROWS, choose_kind
-from launch.data.formats import TEXT, normalise_names
+from launch.data.columns import TEXT, rename_columns
+from launch.data.draft import MAX_ROWS
 from launch.data.rl_draft import choose_verifier
 from launch.data.rows import read_rows
 from launch.data.sources import find_files
+from launch.data.stage_kind import choose_kind
+from launch.data.truths import find_truth
 from launch.errors import UserError
 
 _TRUTHS = ("ground_truth", "answer", "solution", "target", "label", "expected", "output")
@@ -28,7 +30,7 @@ class LocalRows:
 
     @property
     def kind(self) -> Kind:
-        """What the rows are for: SFT where answers have unknown names, which its plan says."""
+        """What the rows are for: SFT where answers have unknown names, which its plan reports."""
         try:
             return choose_kind(self.first, None, "")
         except UserError:
@@ -41,6 +43,8 @@ class LocalRows:
     @property
     def truth(self) -> str | None:
         """The column with the answer that a verifier compares; None without one."""
+        if find_truth(self.first) is not None:
+            return "ground_truth"
         return next((name for name in _TRUTHS if name in self.first), None)
 
     @property
@@ -48,11 +52,13 @@ class LocalRows:
         """The verifier that fits the answers; None without answers."""
         if self.truth is None:
             return None
+        if find_truth(self.first) is not None:
+            return choose_verifier(self.first, Path.cwd())
         return choose_verifier({**self.first, "ground_truth": self.first[self.truth]}, Path.cwd())
 
 
 def read_local_rows(path: Path) -> LocalRows | None:
-    """Read the rows of a local file or folder; None for what cannot be read, which the plan says."""
+    """Read the rows of a local file or folder; None if it can't be read, which the plan reports."""
     try:
         files = find_files(path, "train", "--data")
         rows = [row for file in files for row in islice(read_rows(file), MAX_ROWS)]
@@ -60,4 +66,4 @@ def read_local_rows(path: Path) -> LocalRows | None:
         return None
     if not rows or not isinstance(rows[0].value, dict):
         return None
-    return LocalRows(normalise_names(rows[0].value), len(rows))
+    return LocalRows(rename_columns(rows[0].value, {}), len(rows))

@@ -27,6 +27,11 @@ class Lora:
     targets: str | tuple[str, ...]  # ALL_LINEAR, or names of layers
     quantize: Quantization
     start: AdapterStart
+    dora: bool = False
+    rslora: bool = False
+    init: str | None = None
+    modules_to_save: tuple[str, ...] | None = None  # trained as a whole
+    target_parameters: tuple[str, ...] | None = None
 
     def value(self, key: str) -> Any:
         """Return the value of `recipe.lora.KEY` as plain data."""
@@ -43,14 +48,37 @@ class Lora:
             alpha=self.alpha,
             dropout=self.dropout,
             targets=tuple(targets),
+            dora=self.dora,
+            rslora=self.rslora,
+            modules_to_save=self.modules_to_save or (),
         )
 
     def count_parameters(self, shape: ModelShape) -> int:
-        """Count the adapter's parameters: rank x (inputs + outputs) of every adapted layer."""
+        """Count the adapter's parameters: rank x (inputs + outputs) of every adapted layer, and
+        DoRA's length of each output.
+        """
         inputs_and_outputs = 0
         for name in self.layer_names(shape.matrices):
             inputs_and_outputs += sum(shape.matrices[name])
-        return shape.layers * self.rank * inputs_and_outputs
+        lengths = self.count_outputs(shape) if self.dora else 0
+        return shape.layers * (self.rank * inputs_and_outputs + lengths)
+
+    def count_outputs(self, shape: ModelShape) -> int:
+        """Count the outputs of the layers of a block that get an adapter."""
+        return sum(shape.matrices[name][1] for name in self.layer_names(shape.matrices))
+
+    def count_whole(self, shape: ModelShape) -> tuple[int, int] | None:
+        """Count the weights of the modules that are trained as a whole, and those of them that are
+        an embedding's; None if a module is unknown.
+        """
+        known = {"embed_tokens": shape.embedding, "lm_head": shape.embedding, "norm": shape.hidden}
+        for name, (inputs, outputs) in shape.matrices.items():
+            known[name] = shape.layers * inputs * outputs
+        names = [name.rpartition(".")[2] for name in self.modules_to_save or ()]
+        if not known.keys() >= set(names):
+            return None
+        of_embedding = shape.embedding if "embed_tokens" in names else 0
+        return sum(known[name] for name in names), of_embedding
 
     def count_layers(self, shape: ModelShape) -> int:
         """Count the layers of a block that get an adapter."""
@@ -103,6 +131,11 @@ def requested_lora(config: RootConfig) -> Lora | None:
         targets=_read_targets(keys.targets),
         quantize=keys.quantize,
         start=keys.start,
+        dora=keys.dora,
+        rslora=keys.rslora,
+        init=keys.init,
+        modules_to_save=_read_names(keys.modules_to_save),
+        target_parameters=_read_names(keys.target_parameters),
     )
 
 
@@ -113,10 +146,20 @@ def settings_of_adapter(adapter: Adapter) -> dict[str, Any]:
         settings["alpha"] = adapter.alpha
     if adapter.dropout is not None:
         settings["dropout"] = adapter.dropout
+    settings |= {"dora": adapter.dora, "rslora": adapter.rslora}
+    if adapter.modules_to_save:
+        settings["modules_to_save"] = adapter.modules_to_save
     if adapter.targets:
         names = {name.rpartition(".")[2] for name in adapter.targets}
         settings["targets"] = ALL_LINEAR if names == set(LINEAR_LAYERS) else tuple(sorted(names))
     return settings
+
+
+def _read_names(value: Any) -> tuple[str, ...] | None:
+    """Return the names in a list; None for null, and for a value that the rule lora_names refuses."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return None
+    return tuple(map(str, value)) or None
 
 
 def _read_targets(value: Any) -> str | tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.config.recipe_keys import LossAveraging, Packing
 from launch.config.schema import Family, Kind, Launcher, RootConfig
-from launch.planning.parallel import Batch
+from launch.planning.batch_split import Batch
 from launch.worker.finding import Fix
 
 # The values of recipe.loss_averaging with which each token of a global batch has the same weight,

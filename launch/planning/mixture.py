@@ -58,6 +58,9 @@ def resolve_mixture(
     data = config.data
     held_out = _find_validation(config, origins, cwd, digest)
     sets = {one.name: one for one in validation_sets(config)}
+    if not data.mix and origins.of("data.mix").where is not None:
+        cure = Fix.of("set {0}, or remove {1}", "data.mix=FILE", "~data.mix")
+        raise refusal("no_data", "data.mix is empty", "data.mix", cure)
     if data.build and not data.mix:
         return (_built_data(data.build, data.fraction, cache, origins),)
     if not data.mix:

@@ -1,23 +1,26 @@
-"""A folder with a model: whether it is complete, its tensors and the number of its parameters,
-without torch.
-
-Truncated files are found; bytes that changed in the middle of the data are not.
+"""A folder with a model: whether it is complete, whether its tensors are those of another folder,
+and the number of its parameters, without torch.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import os
-import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from launch.files import load_json, open_file, parse_json
-from launch.planning.pickle_imports import find_foreign_import
+from launch.files import load_json
+from launch.planning.weight_files import (
+    PICKLES,
+    BrokenFileError,
+    ForeignPickleError,
+    StoredTensor,
+    check_torch_file,
+    have_same_bytes,
+    read_safetensors_header,
+    read_tensors,
+)
 
 NO_TOKENIZER = "the tokenizer is missing"
 # Transformers loads the vocabulary from any one of these files.
@@ -30,9 +33,9 @@ _VOCABULARY_FILES = (
     "*.tiktoken",
 )
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-# What is no part of a model in its folder. Everything else is compared: a list of what belongs to a
-# model would miss what the next version of a library loads.
-_NO_PART = (
+# What does not belong to the model in its folder. Everything else is compared: a list of what
+# belongs to a model would miss what the next version of a library loads.
+_UNRELATED = (
     # checkpoints and logs of its training
     "checkpoint-*",
     "step_[0-9]*",
@@ -72,12 +75,12 @@ EXPORT = "hf_model"  # the folder of a model of transformers beside checkpoints 
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
-def is_no_part(name: str) -> bool:
-    """Return whether a file or folder, by its name relative to a model's folder, is no part of the
-    model.
+def is_unrelated(name: str) -> bool:
+    """Return whether a file or folder does not belong to the model, by its name relative to the
+    model's folder.
     """
     last = name.rpartition("/")[2]
-    return any(fnmatchcase(last, pattern) for pattern in _NO_PART)
+    return any(fnmatchcase(last, pattern) for pattern in _UNRELATED)
 
 
 def is_model_folder(folder: Path) -> bool:
@@ -236,39 +239,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-_HEADER_LIMIT = 100_000_000  # bytes, as in the safetensors library
-_BLOCK = 1 << 20  # bytes
-_PICKLE = b"\x80"
-_PICKLES = (".pt", ".pth", ".pkl", ".bin")  # what torch.load reads in a checkpoint
-_LFS_POINTER = b"version https://git-lfs"
-
-
-class BrokenFileError(Exception):
-    """A file is not what its name promises; the message is a sentence about it."""
-
-
-class ForeignPickleError(BrokenFileError):
-    """A file would import what no trainer writes, if it were loaded."""
-
-
-def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a safetensors file's tensors, by name. Raises BrokenFileError, also for
-    a wrong file size.
-    """
-    return {name: tensor.shape for name, tensor in read_tensors(path).items()}
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of a safetensors file."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int  # of its bytes in the file
-    end: int
-
-
 def find_other_tensor(folder: Path, other: Path) -> str | None:
     """Return the name of the first tensor that two folders hold with the same name, type and shape,
     and with other bytes; None if there is none.
@@ -278,9 +248,10 @@ def find_other_tensor(folder: Path, other: Path) -> str | None:
     first = _folder_tensors(folder)
     second = _folder_tensors(other)
     for name in sorted(first.keys() & second.keys()):
-        one, two = first[name], second[name]
+        one = first[name]
+        two = second[name]
         is_comparable = (one.dtype, one.shape) == (two.dtype, two.shape)
-        if is_comparable and not _have_same_bytes(one, two):
+        if is_comparable and not have_same_bytes(one, two):
             return name
     return None
 
@@ -292,109 +263,12 @@ def _folder_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _have_same_bytes(one: StoredTensor, two: StoredTensor) -> bool:
-    with open_file(one.file) as first, open_file(two.file) as second:
-        first.seek(one.begin)
-        second.seek(two.begin)
-        left = one.end - one.begin
-        while left > 0:
-            size = min(left, _BLOCK)
-            if first.read(size) != second.read(size):
-                return False
-            left -= size
-    return True
-
-
-def read_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file, by name. Raises BrokenFileError, also for a wrong
-    file size.
-
-    The file has 8 bytes of little-endian length, a JSON header of that length, and the data, to
-    which the header's `data_offsets` refer.
-    """
-    try:
-        size = path.stat().st_size
-        with open_file(path) as stream:
-            _refuse_pointer(path, stream.read(len(_LFS_POINTER)))
-            stream.seek(0)
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-                raise BrokenFileError(f"{path.name} has a truncated header ({size} bytes)")
-            header = parse_json(stream.read(length))
-        tensors, end = _parse_header(header, path, 8 + length)
-    except OSError as error:
-        raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BrokenFileError(f"{path.name} has no readable header") from error
-    required = 8 + length + end
-    if size != required:
-        raise BrokenFileError(f"{path.name} has {size} bytes, but its header requires {required}")
-    return tensors
-
-
-def _refuse_pointer(path: Path, start: bytes) -> None:
-    """Raise BrokenFileError if a file's first bytes are those of a Git LFS pointer."""
-    if start == _LFS_POINTER:
-        message = f"{path.name} is a Git LFS pointer, not the weights: run `git lfs pull`"
-        raise BrokenFileError(message)
-
-
-def _parse_header(
-    header: dict[str, Any], path: Path, start: int
-) -> tuple[dict[str, StoredTensor], int]:
-    """Return the tensors by name, whose data begins at byte `start`, and the bytes of the data.
-
-    Raises ValueError, TypeError, KeyError or AttributeError for another header.
-    """
-    tensors: dict[str, StoredTensor] = {}
-    end = 0
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, stop = entry["data_offsets"]
-        if not 0 <= begin <= stop:
-            raise ValueError(name)
-        shape = tuple(int(size) for size in entry["shape"])
-        tensors[name] = StoredTensor(path, str(entry["dtype"]), shape, start + begin, start + stop)
-        end = max(end, stop)
-    return tensors, end
-
-
-def check_torch_file(path: Path) -> None:
-    """Raise BrokenFileError unless `path` is a complete file of torch.save: a zip archive, its
-    directory written last.
-
-    The pickle inside is read, which checks its checksum, and has to import only what trainers
-    write; the tensors' data is only located. Files of torch before 1.6 have no recognisable end,
-    and are only searched for imports.
-    """
-    try:
-        size = path.stat().st_size
-        with open_file(path) as stream:
-            start = stream.read(len(_LFS_POINTER))
-            _refuse_pointer(path, start)
-            if start[:1] == _PICKLE:
-                stream.seek(0)
-                _refuse_imports(path, stream)
-                return
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                if entry.header_offset + entry.compress_size > size:
-                    raise BrokenFileError(f"{path.name} is truncated in {entry.filename}")
-                if entry.filename.endswith("data.pkl"):
-                    _refuse_imports(path, io.BytesIO(archive.read(entry)))
-    except OSError as error:
-        raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
-        raise BrokenFileError(f"{path.name} is truncated ({size} bytes)") from error
-
-
 def find_foreign_pickle(folder: Path) -> str | None:
     """Return a sentence about a file of a checkpoint that would import what no trainer writes; None
     without one.
     """
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in _PICKLES and path.name != ".metadata":
+        if path.suffix not in PICKLES and path.name != ".metadata":
             continue
         try:
             check_torch_file(path)
@@ -403,21 +277,6 @@ def find_foreign_pickle(folder: Path) -> str | None:
         except BrokenFileError:
             continue
     return None
-
-
-def _refuse_imports(path: Path, stream: IO[bytes]) -> None:
-    """Raise BrokenFileError if the pickles at the beginning of a stream import what no trainer
-    writes, and ValueError if there is none.
-    """
-    name = find_foreign_import(stream)
-    while name is None and stream.read(1) == _PICKLE:  # of torch before 1.6, up to its tensors
-        stream.seek(-1, os.SEEK_CUR)
-        try:
-            name = find_foreign_import(stream)
-        except ValueError:
-            return
-    if name is not None:
-        raise ForeignPickleError(f"{path.name} would import {name}, which no trainer writes")
 
 
 def count_parameters(folder: Path) -> int | None:
@@ -450,36 +309,3 @@ def _weight_files(folder: Path) -> list[Path]:
     shards = sorted(folder.glob("model-*-of-*.safetensors"))
     totals = {int(path.stem.rpartition("-")[2]) for path in shards}  # N of model-1-of-N
     return shards if totals == {len(shards)} else []
-
-
-def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder of huggingface_hub's downloads (huggingface_hub constants.py)."""
-    if environ.get("HF_HUB_CACHE"):
-        return Path(environ["HF_HUB_CACHE"]).expanduser()
-    return hf_home(environ) / "hub"
-
-
-def hub_data_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the data sets that `datasets` has prepared (datasets config.py)."""
-    if environ.get("HF_DATASETS_CACHE"):
-        return Path(environ["HF_DATASETS_CACHE"]).expanduser()
-    return hf_home(environ) / "datasets"
-
-
-def hf_home(environ: Mapping[str, str]) -> Path:
-    """Return the folder of Hugging Face's caches and token (huggingface_hub constants.py)."""
-    if environ.get("HF_HOME"):
-        return Path(environ["HF_HOME"]).expanduser()
-    if environ.get("XDG_CACHE_HOME"):
-        return Path(environ["XDG_CACHE_HOME"]).expanduser() / "huggingface"
-    return Path(environ.get("HOME", "~")).expanduser() / ".cache" / "huggingface"
-
-
-def hub_snapshot(reference: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the newest cached snapshot of a hub model, if its weights are cached too."""
-    folder = hub_cache(environ) / f"models--{reference.replace('/', '--')}" / "snapshots"
-    try:
-        snapshots = [path for path in folder.iterdir() if any(path.glob("*.safetensors"))]
-        return max(snapshots, key=lambda path: path.stat().st_mtime, default=None)
-    except OSError:
-        return None

@@ -10,11 +10,16 @@ from launch.config.other_tool_files import LINE
 from launch.config.recipe_keys import KEYS, RecipeConfig
 from launch.data.draft import fitting_batch
 from launch.planning.other_tool_defaults import default_of
-from launch.planning.other_tool_values import Translation, as_whole
+from launch.planning.other_tool_values import Translation
+from launch.planning.typed_values import as_whole
 
 _STEPS = 3  # of an epoch, at least, where a line sets no batch
 _MICRO = ("micro_batch_size", "per_device_train_batch_size")
-_ACCUMULATION = ("gradient_accumulation_steps", "grad_accum", "grad_accumulation_steps")
+_EITHER = ("batch_size", "bs", "batch")  # of a step, or beside an accumulation of a forward pass
+_ACCUMULATION = (
+    *("gradient_accumulation_steps", "grad_accum", "grad_accumulation_steps", "gas"),
+    *("gradient_accumulation", "grad_acc_steps", "accumulation_steps", "accumulate_grad_batches"),
+)
 
 
 def translate_batch(t: Translation, kind: str) -> None:
@@ -22,6 +27,8 @@ def translate_batch(t: Translation, kind: str) -> None:
     names = [*_MICRO, *KEYS["per_device_batch_size"].names_of("others")]
     micro = t.take(*names)
     accumulation = t.take(*_ACCUMULATION)
+    if micro is None and accumulation is not None:
+        micro = t.take(*_EITHER)
     t.take("num_processes", "num_machines")
     if t.tool == LINE:
         _translate_line(t, kind, micro, accumulation)

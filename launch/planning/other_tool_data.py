@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 from launch.config.line import DATA_FILES
 from launch.config.other_tool_files import LINE, LLAMA_FACTORY, TRL
 from launch.errors import nearest
-from launch.planning.local_rows import read_local_rows
+from launch.planning.local_rows import LocalRows, read_local_rows
 from launch.planning.other_tool_values import Translation, entry_text
+from launch.planning.typed_values import as_whole
+from launch.upstream.trl_templates import load_templates
 
 
 def translate_model(t: Translation) -> None:
@@ -37,8 +39,20 @@ def translate_model(t: Translation) -> None:
             "a chat template in the file: save it and set recipe.chat_template=FILE.jinja"
         )
         t.set("recipe.chat_template", None)
+    elif _is_of_family(str(template), str(model)):
+        t.differences.append(f"the template {template}: that of the model's tokenizer is used")
+        t.set("recipe.chat_template", None)
     else:
         t.set("recipe.chat_template", template)
+
+
+def _is_of_family(template: str, model: str) -> bool:
+    """Return whether a template that launch does not have is named after the family of the model, whose
+    tokenizer brings it: LLaMA-Factory's `qwen`.
+    """
+    family = re.match(r"[a-z]{3,}", template.lower())
+    has_template = template in load_templates().digests
+    return family is not None and not has_template and family[0] in model.lower()
 
 
 def translate_data(t: Translation) -> None:
@@ -53,7 +67,10 @@ def translate_data(t: Translation) -> None:
         t.set("data.format", "text")
     elif column:
         t.differences.append(f"the column {column}: rows become chats by all of their columns")
-    validation = t.take("val_set_size", "val_size", "dataset_test_split_size")
+    validation = t.take(
+        *("val_set_size", "val_size", "dataset_test_split_size", "split_dataset_ratio"),
+        *("eval_ratio", "validation_split"),
+    )
     if isinstance(validation, int | float) and not isinstance(validation, bool) and validation > 0:
         t.set("data.validation", validation)
     for name in ("test_datasets", "eval_dataset"):
@@ -73,11 +90,14 @@ def find_rows(t: Translation) -> None:
     """Read the rows of a local file, before a stage is chosen. Of a misspelt one, the file beside it
     is taken.
     """
+    _name_sources(t)
     sets = t.settings.get("datasets")
     first = sets[0] if isinstance(sets, list) and sets else None
     named = t.settings.get("dataset_name") or (
         first.get("path") if isinstance(first, dict) else None
     )
+    if isinstance(named, list):
+        t.rows = _read_all(named)
     if not isinstance(named, str):
         return
     path = Path(named).expanduser()
@@ -93,6 +113,52 @@ def find_rows(t: Translation) -> None:
         t.differences.append(f"there is no {named}: {path} is taken")
     if path.exists():
         t.rows = read_local_rows(path)
+
+
+def _read_all(names: list[Any]) -> LocalRows | None:
+    """Return the first row of several files, and the number of all of their rows; None if one is not
+    here.
+    """
+    found = [read_local_rows(Path(str(name))) for name in names]
+    here = [rows for rows in found if rows is not None]
+    if not here or len(here) < len(found):
+        return None
+    return LocalRows(here[0].first, sum(rows.count for rows in here))
+
+
+def _name_sources(t: Translation) -> None:
+    """Replace the names of LLaMA-Factory's dataset_info.json in a line by what they name."""
+    named = t.settings.get("dataset_name")
+    if t.tool != LINE or not named:
+        return
+    names = [str(name) for name in (named if isinstance(named, list) else [named])]
+    has_folder = "dataset_dir" in t.settings
+    folder, known = _read_dataset_info(t)
+    sources = []
+    for name in names:
+        source = _source_of(name, folder, known)
+        if source is None and has_folder and (folder / name).exists():
+            source = str(folder / name)
+        if source is None and has_folder and "/" not in name:
+            t.missing.append(_unknown_name(name, folder, known))
+        sources.append(source or name)
+    t.settings["dataset_name"] = sources if len(sources) > 1 else sources[0]
+
+
+def _share_of(t: Translation, name: str, limit: Any) -> float:
+    """Return the share of a data set that `limit` rows of it are; 1 where it has no more, or its rows
+    are not here to be counted.
+    """
+    if not limit:
+        return 1
+    path = Path(name)
+    rows = read_local_rows(path) if path.exists() else None
+    if rows is None:
+        t.differences.append(
+            f"max_samples={limit} rows of {name}: set `share` in its entry of data.mix, a share of the rows"
+        )
+        return 1
+    return min(1, round((as_whole(limit) or rows.count) / rows.count, 4))
 
 
 def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
@@ -125,9 +191,10 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
     t.take("dataset_splits")
     name = t.take("dataset_name")
     names = name if isinstance(name, list) else [name]
+    limit = t.take("max_samples", "max_train_samples") if t.tool == LINE else None
     if name and not sets:
         for each in names:
-            yield {"name": each, "split": split}
+            yield {"name": each, "split": split, "share": _share_of(t, str(each), limit)}
     config = t.take("dataset_config", "dataset_config_name")
     if config and config != "default":
         t.differences.append(f"the data set's configuration {config}: its default one is read")
@@ -137,26 +204,43 @@ def _entries_of_llama_factory(t: Translation) -> Iterator[dict[str, Any]]:
     """Yield what the names of `dataset` are in dataset_info.json, where the file can be read."""
     names = t.take("dataset") or ""
     names = names if isinstance(names, list) else re.split(r"\s*,\s*", str(names))
-    folder = Path(str(t.take("dataset_dir") or "data"))
     limit = t.take("max_samples")
-    if limit:
-        t.differences.append(
-            f"max_samples={limit} rows of each data set: set a share of the rows in data.mix"
-        )
-    known: dict[str, Any] = {}
-    places = [folder, *(parent / folder for parent in t.file.absolute().parents[:4])]
-    for place in places:
-        with suppress(OSError, ValueError):
-            known = known or json.loads((place / "dataset_info.json").read_text("utf-8"))
-            folder = place if known else folder
+    folder, known = _read_dataset_info(t)
     for name in filter(None, names):
-        info = known.get(name)
-        if isinstance(info, dict) and info.get("hf_hub_url"):
-            yield {"name": info["hf_hub_url"], "split": info.get("split") or "train"}
-        elif isinstance(info, dict) and info.get("file_name"):
-            yield {"name": str(folder / info["file_name"])}
-        else:
-            where = f"{folder}/dataset_info.json"
-            t.missing.append(
-                f"what the data set '{name}' is: it is a name of {where}, which is not here"
-            )
+        source = _source_of(name, folder, known)
+        if source is None:
+            t.missing.append(_unknown_name(name, folder, known))
+            continue
+        split = known[name].get("split") or "train"
+        yield {"name": source, "split": split, "share": _share_of(t, source, limit)}
+
+
+def _read_dataset_info(t: Translation) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of dataset_info.json, here or beside the file, with its names; none of them
+    where it cannot be read.
+    """
+    folder = Path(str(t.take("dataset_dir") or "data")).expanduser()
+    for place in (folder, *(parent / folder for parent in t.file.absolute().parents[:4])):
+        with suppress(OSError, ValueError):
+            known = json.loads((place / "dataset_info.json").read_text("utf-8"))
+            if isinstance(known, dict):
+                return place, known
+    return folder, {}
+
+
+def _source_of(name: str, folder: Path, known: dict[str, Any]) -> str | None:
+    """Return the hub id or the file of a name of dataset_info.json; None for any other name."""
+    info = known.get(name)
+    if not isinstance(info, dict):
+        return None
+    if info.get("hf_hub_url"):
+        return str(info["hf_hub_url"])
+    return str(folder / info["file_name"]) if info.get("file_name") else None
+
+
+def _unknown_name(name: str, folder: Path, known: Mapping[str, Any]) -> str:
+    """Return what is missing of a name: dataset_info.json, or the name in it."""
+    where = f"what the data set '{name}' is: it is a name of {folder}/dataset_info.json"
+    return (
+        f"{where}, which has {', '.join(sorted(known))}" if known else f"{where}, which is not here"
+    )

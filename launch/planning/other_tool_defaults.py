@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from launch.config.other_tool_files import LINE, TRL
+from launch.config.other_tools import read_content
 from launch.planning.other_tool_values import Translation
 from launch.upstream.pin.lock import locked_schema
-
-FILE = Path(__file__).with_name("other_tool_files.yaml")
-
-
-@cache
-def _content() -> Mapping[str, Any]:
-    from launch.config.yaml_nodes import load_yaml  # slow to import; only such a file needs it
-
-    content: Mapping[str, Any] = load_yaml(FILE.read_text(encoding="utf-8"))
-    return content
 
 
 @cache
 def names_without_counterpart() -> list[tuple[re.Pattern[str], str]]:
     """Return patterns of names, each with what its lack changes; "" where it changes no number."""
-    return [(re.compile(pattern), change) for pattern, change in _content()["without"]]
+    return [(re.compile(pattern), change) for pattern, change in read_content()["without"]]
 
 
 def default_of(t: Translation, key: str, *flags: str, trainer: str | None = None) -> Any:
@@ -35,7 +24,7 @@ def default_of(t: Translation, key: str, *flags: str, trainer: str | None = None
     """
     if t.tool == LINE:
         return None
-    defaults = _content()["defaults"]
+    defaults = read_content()["defaults"]
     if key in defaults[t.tool] or t.tool != TRL:
         return defaults[t.tool].get(key)
     fields = locked_schema(trainer or t.overrides.get("trainer") or "trl_sft").fields

@@ -2,7 +2,7 @@
 
 The trainers here are TRL's, whose loss is the mean over the tokens of a step, as in the other tools.
 What the file does not set has the tool's default, not that of the stage. What has no counterpart is
-named with what that changes; other_tool_files.yaml has both.
+named with what that changes; launch/config/other_tools.yaml has both.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
 from launch.config.other_tools import TOOLS, explain_name
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
-from launch.config.schema import Kind
+from launch.config.schema import Kind, Tracking
 from launch.planning.other_tool_batch import translate_batch
 from launch.planning.other_tool_data import find_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
 from launch.planning.other_tool_kind import find_kind
 from launch.planning.other_tool_reward import translate_reward
+from launch.planning.other_tool_sharding import translate_sharding
 from launch.planning.other_tool_values import (
     Translation,
     as_number,
-    as_whole,
     is_set,
     shorten,
 )
-from launch.planning.typed_line import is_sweep
+from launch.planning.typed_values import as_whole, is_sweep
 from launch.upstream.pin.lock import locked_schema
 
 _NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL: "trl"}
@@ -45,6 +45,7 @@ _APART = (
     "liger",
     "clip",
     "early_stop",
+    "optimizer",
 )
 _OF_ADAPTER = "lora."
 # keys whose value is another word in each tool
@@ -60,7 +61,12 @@ _SAME_IN_A_LINE = (
     "hub_model_id",
     "attn_implementation",
     "flash_attention",
+    "flash_attn",
     "trust_remote_code",
+    "torch_dtype",
+    "dtype",
+    "fsdp",
+    "resume_mode",
 )
 _OF_LORA = re.compile(r"lora_.+|peft_.+|target_modules|rank|r|load_in_4bit|qlora|use_qlora")
 _DPO_LOSSES = {"sigmoid": "dpo", "dpo": "dpo", "sigmoid_norm": "dpo_norm", "dpo_norm": "dpo_norm"}
@@ -92,6 +98,7 @@ def translate_file(
     if kind == "rlvr":
         translate_reward(translation)
     _translate_packing(translation, kind)
+    translate_sharding(translation)
     _translate_rest(translation)
     return translation
 
@@ -140,6 +147,7 @@ def _translate_stage(t: Translation, kind: str) -> None:
     if has_adapter and kind != "rm":
         t.overrides["recipe.lora.rank"] = ""  # its place in the line; set by the numbers
         _translate_targets(t)
+        _translate_kind(t)
     if in_four and has_adapter:
         t.set("recipe.lora.quantize", "nf4")
     elif in_four or in_eight:
@@ -164,6 +172,18 @@ def _translate_targets(t: Translation) -> None:
     if isinstance(targets, str) and targets != "all-linear":
         targets = targets.replace(" ", "").split(",")
     t.set("recipe.lora.targets", targets)
+
+
+def _translate_kind(t: Translation) -> None:
+    """Set DoRA, rsLoRA, and the modules that are trained beside the adapter."""
+    for key in ("dora", "rslora"):
+        if t.take(f"use_{key}", f"peft_use_{key}"):
+            t.set(f"recipe.lora.{key}", True)
+    modules = t.take("lora_modules_to_save", "additional_target", "modules_to_save")
+    if isinstance(modules, str):
+        modules = modules.replace(" ", "").split(",")
+    if modules:
+        t.set("recipe.lora.modules_to_save", modules)
 
 
 def _names_of_key(t: Translation, key: str, row: RecipeKey) -> tuple[str, ...]:
@@ -252,7 +272,7 @@ def _translate_schedule(t: Translation) -> None:
         return
     if ratio is None:
         ratio = steps if steps is not None else default_of(t, "warmup_ratio", "warmup_steps")
-    t.set("recipe.warmup_ratio", float(ratio or 0))
+    t.set("recipe.warmup_ratio", as_number(ratio))
 
 
 def _translate_preferences(t: Translation, kind: str) -> None:
@@ -301,7 +321,7 @@ def _translate_rest(t: Translation) -> None:
         if is_set(value) and value is not False and value not in ("none", "no"):
             _translate_setting(t, name, value, flags)
     sharding = t.overrides.get("parallel")
-    if sharding and t.ranks == 1:
+    if sharding and t.ranks == 1 and sharding != "zero3_offload":  # which saves memory of one, too
         del t.overrides["parallel"]
         t.differences.append(
             f"sharding: 1 GPU has nothing to shard; with gpus=N set parallel={sharding}"
@@ -326,7 +346,7 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
         t.differences.append(f"{name}={shorten(value)}: {removal.removeprefix(_REMOVAL)}")
     elif name in flags and not isinstance(value, dict) and change != "":
         t.set(f"flags.{name}", value)
-    elif change is None:
+    elif change is None and value != 0:
         t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
     elif change:
         t.differences.append(f"{name}: {change}")
@@ -339,7 +359,7 @@ def _translate_tracking(t: Translation) -> None:
     reports = t.take("report_to")
     reports = reports[0] if isinstance(reports, list) and reports else reports
     project = t.take("wandb_project", "tracker_project_name")
-    if str(reports) in ("wandb", "tensorboard"):
+    if str(reports) in set(Tracking) - {Tracking.none}:
         t.set("tracking", reports)
     elif project:
         t.set("tracking", "wandb")
@@ -350,7 +370,10 @@ def _translate_tracking(t: Translation) -> None:
         entity = t.take("wandb_entity")
         if entity:
             t.set("tracking_entity", entity)
-    folder, name = t.take("output_dir", "out_dir"), t.take("run_name", "wandb_name", "exp_name")
+    folder, name = (
+        t.take("output_dir", "out_dir", "save_path", "save_dir"),
+        t.take("run_name", "wandb_name", "exp_name"),
+    )
     if t.tool == LINE and "hub_model_id" in t.settings:
         t.take("push_to_hub")  # hub.push says it
     if t.tool == LINE and folder:

@@ -66,9 +66,9 @@ def _method_of_file(t: Translation) -> str:
 
 def _as_stage(t: Translation, method: str) -> str:
     """Return the stage that trains with a method, or one that is like it."""
-    if method in ("ppo", "rloo", "reinforce"):
+    if method in ("ppo", "gae", "rloo", "reinforce"):
         t.differences.append(f"{method}: RLVR trains with GRPO here, without a value model")
-    if method in ("ppo", "rloo", "reinforce", "grpo"):
+    if method in ("ppo", "gae", "rloo", "reinforce", "grpo"):
         return "rlvr"
     if method == "ipo":
         t.settings.setdefault("loss_type", "ipo")

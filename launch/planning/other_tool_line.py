@@ -12,16 +12,23 @@ from typing import Any
 
 from launch.config.compose import expand_sweep
 from launch.config.kinds import KINDS
-from launch.config.line import CommandLine, is_bare_word, override_key, stage_name
-from launch.config.other_tool_files import LINE, TORCHTUNE, recognise_tool
-from launch.config.other_tools import is_command
+from launch.config.line import (
+    SCRIPTS,
+    CommandLine,
+    is_bare_word,
+    override_key,
+    stage_name,
+)
+from launch.config.other_tool_files import LINE, READ_AS_LINES, recognise_tool
+from launch.config.other_tools import explain_command, is_command
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, nearest, ways_of
 from launch.planning.build import plan_line
+from launch.planning.files_as_lines import words_of_file
 from launch.planning.other_tool_files import names_in_tool, translate_file
 from launch.planning.other_tool_values import Translation
-from launch.planning.torchtune_file import flatten_torchtune
-from launch.planning.typed_line import VERBS, TypedLine, is_sweep, read_line
+from launch.planning.typed_line import VERBS, TypedLine, read_line
+from launch.planning.typed_values import is_sweep
 from launch.worker.finding import Finding, Fix, Way
 
 _MOST_CHANGES = 6  # cures that are followed until the line plans
@@ -30,32 +37,35 @@ _DEVICES = ("gpu_ids", "gpus", "devices", "cuda_visible_devices")  # whose lists
 _MESSAGE = "this line is in the words of other tools"
 
 
-def explain_file(path: Path, given: Sequence[str] = ()) -> tuple[str, Fix] | None:
-    """Return the tool of a file, and its line here as a cure; None for a file of no known tool.
-
-    `given` are overrides that the user has set beside the file; they win, and `gpus` among them is
-    the number of ranks of the batch.
-    """
+def explain_file(path: Path) -> tuple[str, Fix] | None:
+    """Return the tool of a file, and its line here as a cure; None for a file of no known tool."""
     read = _read_file(path)
     if read is None:
         return None
-    tool, settings = read
-    return tool, _explain(plan_file(settings, tool, path, given), "plan")
+    argv = ["plan", str(path)]
+    return read[0], _explain_file(read_line(argv), argv, *read)
 
 
 def answer_line(argv: Sequence[str]) -> Finding | None:
     """Return the line that one in the words of other tools is here, as a whole; None for a line in
     launch's own words, of which one may be wrong, and for what is asked of a run.
     """
+    script = next((word for word in argv[:2] if word.endswith(SCRIPTS) and "=" not in word), None)
+    if script is not None:
+        return _answer_to_script(script)
     if argv and is_bare_word(argv[0]) and is_command(argv[0], VERBS):
         return None
     typed = read_line(argv)
-    if "pipeline" in typed.overrides:
-        return None
+    return None if "pipeline" in typed.overrides else _answer_to_typed(typed, argv)
+
+
+def _answer_to_typed(typed: TypedLine, argv: Sequence[str]) -> Finding | None:
+    """Return the answer to a line by its file, or as a whole; None for one in launch's own words."""
     read = _read_file(typed.file) if typed.file is not None else None
     if read is not None:
         message = f"this is a file of {read[0]}, which launch translates"
-        return Finding.error("other_tool", message, f"{typed.file}:1", _translate(typed, *read))
+        cure = _explain_file(typed, argv, *read)
+        return Finding.error("other_tool", message, f"{typed.file}:1", cure)
     if typed.file is not None:
         finding = _answer_to_own_file(typed, typed.file)
         if finding is not None:
@@ -67,6 +77,24 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     is_draft = has_data_alone and "stage" not in typed.overrides
     cure = _draft(typed) if is_draft else _translate(typed, LINE, {})
     return Finding.error("other_tool", message, "command line", cure)
+
+
+def _answer_to_script(script: str) -> Finding:
+    cure = Fix.of("check the trainers that it starts: {0}", f"$ launch lint {shlex.quote(script)}")
+    return Finding.error("other_tool", f"'{script}' is a script", "command line", cure)
+
+
+def _explain_file(
+    typed: TypedLine, argv: Sequence[str], tool: str, settings: Mapping[str, Any]
+) -> Fix:
+    """Return the line that the file of a line is: what it trains, or the merge that it asks for."""
+    if "export_dir" in settings:
+        merge = explain_command("merge", [str(typed.file)])
+        if merge is not None:
+            return merge
+    if tool not in READ_AS_LINES:
+        return _translate(typed, tool, settings)
+    return _translate(read_line(argv, words_of_file(settings, tool)), LINE, {})
 
 
 def _translate(typed: TypedLine, tool: str, settings: Mapping[str, Any]) -> Fix:
@@ -81,7 +109,7 @@ def _translate(typed: TypedLine, tool: str, settings: Mapping[str, Any]) -> Fix:
         typed.method,
     )
     translation.differences[:0] = typed.notes
-    return _explain(translation, typed.verb)
+    return _explain(translation, typed)
 
 
 def _answer_to_own_file(typed: TypedLine, path: Path) -> Finding | None:
@@ -142,9 +170,6 @@ def _read_file(path: Path) -> tuple[str, dict[str, Any]] | None:
     settings = (
         {str(key): value for key, value in content.items()} if isinstance(content, dict) else {}
     )
-    flat = flatten_torchtune(settings)
-    if flat is not None:
-        return TORCHTUNE, flat
     tool = recognise_tool(settings)
     return None if tool is None else (tool, settings)
 
@@ -163,9 +188,7 @@ def plan_file(
     stage = next((item[6:] for item in given if item.startswith("stage=")), "")
     if not method and stage:
         method = _kind_of_stage(stage)
-    # a file of torchtune is read as a line: its own recipes have the defaults that it leaves out
-    words = LINE if tool == TORCHTUNE else tool
-    translation = translate_file(settings, words, path, ranks, method)
+    translation = translate_file(settings, tool, path, ranks, method)
     for override in given:
         if "=" in override:
             translation.overrides[override_key(override)] = override.partition("=")[2]
@@ -186,7 +209,8 @@ def plan_file(
             break
         tried.add(str(way))
         _follow(translation, way, problem)
-    translation.missing.append(problem.statement)
+    choices = f" ({problem.cure})" if problem.cure and not problem.cure.ways else ""
+    translation.missing.append(f"{problem.statement}{choices}")
     return translation
 
 
@@ -247,9 +271,22 @@ def _follow(translation: Translation, way: Way, problem: Finding) -> None:
     translation.differences.append(f"{change}, because {problem.message}")
 
 
-def _explain(translation: Translation, verb: str) -> Fix:
+def _command(translation: Translation, typed: TypedLine) -> str:
+    """Return the command: a line with settings of Slurm or of several machines is submitted."""
+    keys = translation.overrides
+    is_of_slurm = any(key.startswith("cluster.") for key in keys) or keys.get("nodes", "1") != "1"
+    verb = "submit" if typed.verb == "run" and is_of_slurm else typed.verb
+    lines = translation.lines
+    if typed.is_dry and verb == "submit":
+        lines.append("dry_run=true")
+    elif typed.is_dry and verb == "run":
+        verb = "plan"
+    return f"launch {verb} {shlex.join(lines)}"
+
+
+def _explain(translation: Translation, typed: TypedLine) -> Fix:
     """Return the line with its arithmetic, what is missing of it, and what differs."""
-    command = f"$ launch {verb} {shlex.join(translation.lines)}"
+    command = f"$ {_command(translation, typed)}"
     parts = []
     if translation.missing:
         parts.append(
@@ -261,7 +298,7 @@ def _explain(translation: Translation, verb: str) -> Fix:
     if translation.batch:
         grows = ""
         if translation.ranks == 1 and translation.tool != LINE:
-            grows = f", and N times as many with `launch plan {translation.file} gpus=N`"
+            grows = f"; `launch plan {translation.file} gpus=N` prints the line for N GPUs"
         parts.append(f"{translation.batch}{grows}")
     if translation.differences:
         parts.append(f"what differs: {'; '.join(translation.differences)}")

@@ -5,19 +5,34 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from launch.config.other_tool_files import LINE
 from launch.planning.other_tool_values import Translation
 
 _NAMES = (
     *("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "reward_functions"),
-    *("custom_reward_function_path", "reward_model_name_or_path", "verifier"),
+    *("reward_model_name_or_path", "reward_model_path", "reward_model_model_path"),
+    *("reward_pretrain", "remote_rm_url", "verifier"),
 )
 _OF_THE_ANSWER = re.compile(r"accuracy\w*|correct\w*|exact\w*|answer\w*|match\w*")
+# flags of TRL that vLLM reads, with their names in verl and OpenRLHF
+_OF_VLLM = {
+    "vllm_gpu_memory_utilization": ("gpu_memory_utilization",),
+    "vllm_tensor_parallel_size": ("tensor_model_parallel_size", "tensor_parallel_size"),
+}
 _BUILT_IN = ("math", "gsm8k", "ifeval", "exact", "rows")
 
 
 def translate_reward(t: Translation) -> None:
-    """Set the verifier, the column that it compares, and the penalty of the divergence."""
+    """Set the verifier, the column that it compares, the penalty of the divergence, and vLLM's own
+    settings, which need its sampling.
+    """
     _translate_verifier(t)
+    for flag, names in _OF_VLLM.items():
+        value = t.take(flag, *names)
+        if value is not None:
+            t.set(f"flags.{flag}", value)
+            if t.tool == LINE:
+                t.settings.setdefault("use_vllm", True)
     beta = t.take("beta", "kl_beta", "kl_coef", "kl_loss_coef")
     if beta is not None:
         t.set("recipe.kl_beta", beta)
@@ -29,7 +44,9 @@ def translate_reward(t: Translation) -> None:
 
 
 def _translate_verifier(t: Translation) -> None:
-    given = t.take(*_NAMES)
+    path = t.take("custom_reward_function_path")
+    function = t.take("custom_reward_function_name") or "compute_score"  # verl's default
+    given = f"{path}:{function}" if path else t.take(*_NAMES)
     rewards = [str(each) for each in (given if isinstance(given, list) else [given]) if each]
     if len(rewards) > 1:
         t.differences.append(f"the rewards {', '.join(rewards[1:])}: the first alone is used")
@@ -43,8 +60,11 @@ def _translate_verifier(t: Translation) -> None:
     elif fitting is not None and (not reward or _OF_THE_ANSWER.fullmatch(reward)):
         t.set("recipe.verifier", fitting)
     else:
+        named = f", for {reward}" if reward else ""
+        if ".py" in reward:
+            named = f", as there is no file of {reward}"
         t.missing.append(
-            f"a reward that launch can prove{f', for {reward}' if reward else ''}: "
+            f"a reward that launch can prove{named}: "
             "recipe.verifier=PATH.py:FUNCTION, or exact, math, ifeval, rows"
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.config.quoting import quote_text
 from launch.planning.local_rows import LocalRows
-from launch.planning.typed_line import is_sweep
+from launch.planning.typed_values import is_sweep
 
 _PLAIN = re.compile(r"[\w./@+~-]+")
 
@@ -53,15 +53,6 @@ def as_number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return 0.0
-
-
-def as_whole(value: Any) -> int | None:
-    """Return a whole number; None for a fraction and anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return int(number) if number.is_integer() and not isinstance(value, bool) else None
 
 
 def as_override(value: Any) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launch.config.recipe_keys import Packing
+from launch.planning.batch_split import Batch
 from launch.planning.lengths import Lengths
-from launch.planning.parallel import Batch
 from launch.worker.finding import Finding, Fix
 
 # A row of the reference pass may hold this many times the pairs of the per-device batch (dpo.py:221).

@@ -37,7 +37,7 @@ def find_foreign_import(stream: IO[bytes]) -> str | None:
     """Return the first name, as MODULE.NAME, that the next pickle of a stream imports and that no
     trainer writes; None if there is none, and the stream is then at the end of the pickle.
 
-    Raises ValueError for what is no pickle.
+    Raises ValueError for bytes that are not a pickle.
     """
     for module, name in _imports(stream):
         is_known = _MODULES.fullmatch(module) is not None

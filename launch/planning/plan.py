@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from launch.config.origins import Origins
 from launch.config.schema import RootConfig
 from launch.planning.attention import AttentionChoice
+from launch.planning.batch_split import Batch
 from launch.planning.chat_template import ChatTemplate
 from launch.planning.command import build_command
 from launch.planning.environment import variables_to_unset
@@ -25,7 +26,7 @@ from launch.planning.lora import Lora
 from launch.planning.loss import LossWeighting, weigh_loss
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.model_folder import find_output_faults
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned

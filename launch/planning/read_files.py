@@ -14,7 +14,7 @@ from pathlib import Path
 from launch.digests import Digest, digest_folder
 from launch.errors import UserError
 from launch.planning.identity import digest_flag_files
-from launch.planning.model_folder import is_model_folder, is_no_part
+from launch.planning.model_folder import is_model_folder, is_unrelated
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
 from launch.worker.opened import FileState, FileUse, file_state, is_same_file
@@ -72,7 +72,7 @@ class LoadedFiles:
         """Add a file that a process has used, in the state that it saw."""
         folder = next((each for each in self.planned.folders if each in path.parents), None)
         if use == "load" and folder is not None:
-            if is_no_part(path.relative_to(folder).as_posix()):
+            if is_unrelated(path.relative_to(folder).as_posix()):
                 return
             self._listed.setdefault(folder, set()).add(path)
         if use == "write":
@@ -132,7 +132,7 @@ class LoadedFiles:
         for path in self.planned.files.keys() - self._loaded - self._rewritten:
             state = _state_of(path)
             if state is None:
-                self._add_change(f"{path} is gone")
+                self._add_change(f"{path} no longer exists")
             elif self._is_planned(path, state):
                 self._loaded.add(path)
             else:
@@ -152,7 +152,7 @@ class LoadedFiles:
         for path in sorted(self._loaded - self._rewritten):
             state = _state_of(path)
             if state is None:
-                later.append(f"{path} is gone")
+                later.append(f"{path} no longer exists")
             elif not self._is_planned(path, state):
                 later.append(f"{path} changed")
         for path, first in sorted(self.used.items()):
@@ -160,14 +160,14 @@ class LoadedFiles:
             if path in self._rewritten or state == first.state:
                 continue
             if state is None or self._digest(path) != first.digest:
-                later.append(f"{path} changed" if state else f"{path} is gone")
+                later.append(f"{path} changed" if state else f"{path} no longer exists")
         return later
 
     def _is_planned(self, path: Path, state: FileState) -> bool:
         """Return whether a planned file had its planned content in this state.
 
-        A state that is neither a known one nor the present one is of a content that nobody knows
-        any more.
+        The content of a state that is neither a known one nor the present one can't be read any
+        more.
         """
         if state in self._same[path]:
             return True
@@ -238,7 +238,9 @@ def snapshot_inputs(
     inputs = list(dict.fromkeys(_inputs(plan, proven or {})))
     for each in inputs:
         if each.planned is not None and digest(each.path) != each.planned:
-            changes.append(f"{each.path} changed" if each.path.exists() else f"{each.path} is gone")
+            changes.append(
+                f"{each.path} changed" if each.path.exists() else f"{each.path} no longer exists"
+            )
         if not each.is_read:
             continue
         if each.path.is_dir():
@@ -282,7 +284,7 @@ def _files_of(place: Path, digest: Digest) -> dict[Path, str]:
     if place.is_file():
         value = digest(place)
         return {place: value} if value is not None else {}
-    is_left_out = is_no_part if is_model_folder(place) else _never
+    is_left_out = is_unrelated if is_model_folder(place) else _never
     return {
         place / name: value for name, value in digest_folder(place, digest, is_left_out).items()
     }

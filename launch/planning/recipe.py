@@ -26,7 +26,7 @@ def map_recipe_key(
 
     `mapping` is the trainer's entry in the table of keys: a flag's name, or a map from value to flags
     where "*" is any other value and "{value}" the value itself. An unset key (None) gives no flag
-    unless "null" is mapped. `reason` says why the trainer lacks other values.
+    unless "null" is mapped. `reason` is why the trainer lacks other values.
 
     Raises UserError: unsupported_recipe.
     """

@@ -15,14 +15,9 @@ from launch.data.sources import file_format, suggest_neighbours
 from launch.digests import Digest, describe_file_changes, digest_folder
 from launch.errors import UserError
 from launch.files import read_json_object
+from launch.planning.hub_cache import hub_snapshot
 from launch.planning.input_source import MERGE, InputSource
-from launch.planning.model_folder import (
-    EXPORT,
-    NO_TOKENIZER,
-    find_model_faults,
-    hub_snapshot,
-    is_no_part,
-)
+from launch.planning.model_folder import EXPORT, NO_TOKENIZER, find_model_faults, is_unrelated
 from launch.worker.finding import Finding, Fix
 
 _CURE = "restore the file, or move the changed model to a folder of its own and name that"
@@ -31,7 +26,7 @@ _CURE = "restore the file, or move the changed model to a folder of its own and 
 def digest_model(folder: Path, digest: Digest) -> dict[str, str]:
     """Return the digest of each file of a model, or an adapter, by name; {} for a hub id.
 
-    What is no part of a model is left out (model_folder.py), unless it holds an exported one.
+    What does not belong to the model is left out (model_folder.py), unless it holds an exported one.
     """
 
     steps = {path.name: int(path.name[4:]) for path in folder.glob("step*") if _is_step(path)}
@@ -39,7 +34,7 @@ def digest_model(folder: Path, digest: Digest) -> dict[str, str]:
 
     def is_left_out(name: str) -> bool:
         holds_export = (folder / name / EXPORT).is_dir()
-        return (name in earlier or is_no_part(name)) and not holds_export
+        return (name in earlier or is_unrelated(name)) and not holds_export
 
     return digest_folder(folder, digest, is_left_out)
 
@@ -85,7 +80,7 @@ def _describe_model_changes(recorded: object, folder: Path, digest: Digest) -> s
     if not isinstance(recorded, dict) or not recorded:
         return None
     if not folder.is_dir():
-        return "the folder is gone"
+        return "the folder no longer exists"
     return describe_file_changes(recorded, digest_model(folder, digest))
 
 
@@ -125,7 +120,7 @@ def check_model_folder(
 
 def find_start_changes(model: InputSource, digest: Digest) -> list[Finding]:
     """Return how the model of a finished run, or its adapter's base, differs from what its DONE
-    holds; [] for a model that is no run's.
+    holds; [] for a model that no run has made.
     """
     source = model.adapter.folder if model.adapter is not None else model.local
     run = run_of(source) if source and model.build in (None, MERGE) else None

@@ -1,6 +1,6 @@
 """Experiment tracking and the push to the hub: the flags and variables of each, trainer by trainer.
 
-Neither changes what is trained, so neither takes part in a plan's identity. A trainer's YAML maps
+Neither changes what is trained, so neither is part of a plan's identity. A trainer's YAML maps
 them: under `tracking`, each value of the key to flags; under `push`, the flags of a push. It avoids
 these traps upstream:
 
@@ -15,6 +15,7 @@ these traps upstream:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,36 @@ from typing import Any
 from launch.config.origins import Origin, Origins, Provenance
 from launch.config.schema import Family, RootConfig, Tracking
 from launch.planning.flags import Flag
+from launch.planning.folders import tracked_name
+from launch.planning.trackers import TRACKERS, Tracker, find_tracker, is_offline
 
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
 _WANDB = (Tracking.wandb, Tracking.wandb_offline)
+# The section of a trainer's YAML for a tracker that it passes on and that has none of its own.
+OTHERS = "others"
+# The file with the tracker's id of the run, and the variable that names it to the worker
+# (launch/worker/tracker_runs.py).
+TRACKER_FILE = "tracker.json"
+_TRACKER_FILE_VARIABLE = "LAUNCH_TRACKER_FILE"
+_MLFLOW_SERVER = "MLFLOW_TRACKING_URI"
+
+
+def _variables_of(tracker: Tracker) -> tuple[str, ...]:
+    """Return the variables that launch may set for a tracker."""
+    names = (tracker.project, tracker.entity, tracker.name, tracker.group, tracker.folder)
+    offline = tracker.offline[:1] if tracker.offline else ()
+    return tuple(name for name in (*names, *offline) if name)
+
+
+def _all_variables() -> tuple[str, ...]:
+    names = [_TRACKER_FILE_VARIABLE, _MLFLOW_SERVER, "MLFLOW_TAGS"]
+    for tracker in TRACKERS.values():
+        names += _variables_of(tracker)
+    return tuple(dict.fromkeys(names))
+
+
 # The variables that `tracking_environment` sets.
-TRACKING_VARIABLES = ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY")
+TRACKING_VARIABLES = _all_variables()
 
 
 def add_tracking_flags(
@@ -52,21 +78,46 @@ def add_tracking_flags(
     return tracked_flags
 
 
-def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
-    """Return the variables that a tracked run sets; wandb keeps its files in `folder`, the
-    run's.
+def tracking_environment(
+    config: RootConfig, folder: Path, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that a tracked run sets; a tracker keeps its files in `folder`, the
+    run's, if it can be told to.
+
+    MLflow's runs are in one database beside all run folders, which `mlflow ui` shows, unless a
+    variable of the user's names a server.
     """
-    if config.tracking not in _WANDB or config.cache_only:
+    tracker = find_tracker(config.tracking)
+    if tracker is None or config.cache_only:
         return {}
-    variables = {
-        "WANDB_MODE": "online" if config.tracking == Tracking.wandb else "offline",
-        "WANDB_DIR": str(folder),
+    if config.trainer.family != Family.trl:  # open-instruct has flags for the rest
+        if config.tracking not in _WANDB:
+            return {}
+        return {**_mode_of(config.tracking, tracker), tracker.folder: str(folder)}
+    stage = folder.parent.name
+    values = {
+        tracker.project: config.tracking_project,
+        tracker.entity: config.tracking_entity or "",
+        tracker.name: tracked_name(stage, folder.name),
+        tracker.group: stage,
+        tracker.folder: str(folder),
     }
-    if config.trainer.family == Family.trl:  # Transformers reads these; open-instruct has flags
-        variables["WANDB_PROJECT"] = config.tracking_project
-        if config.tracking_entity:
-            variables["WANDB_ENTITY"] = config.tracking_entity
-    return variables
+    variables = {name: value for name, value in values.items() if name and value}
+    variables |= _mode_of(config.tracking, tracker)
+    if config.tracking == Tracking.mlflow:
+        variables["MLFLOW_TAGS"] = json.dumps({"launch.stage": stage})
+        if not environ.get(_MLFLOW_SERVER):
+            variables[_MLFLOW_SERVER] = f"sqlite:///{folder.parent.parent / 'mlflow.db'}"
+    return {**variables, _TRACKER_FILE_VARIABLE: str(folder / TRACKER_FILE)}
+
+
+def _mode_of(tracking: Tracking, tracker: Tracker) -> dict[str, str]:
+    """Return the variable that keeps a tracker from the network. Only wandb has one that it needs to
+    use the network, too: an exported WANDB_MODE would keep it from it.
+    """
+    if is_offline(tracking) and tracker.offline is not None:
+        return dict([tracker.offline])
+    return {"WANDB_MODE": "online"} if tracking == Tracking.wandb else {}
 
 
 def find_entity(config: RootConfig, environ: Mapping[str, str]) -> str:
@@ -82,14 +133,23 @@ def tracking_flags(config: RootConfig, environ: Mapping[str, str], run: str) -> 
         # it.
         "{wandb_entity}": find_entity(config, environ),
         _RUN: run,
+        "{project}": config.tracking_project,
+        "{tracker}": _report_to(config),
     }
-    mapped = config.trainer.tracking.get(_tracker(config), {})
+    mapped = config.trainer.tracking.get(_section(config), {})
     return {name: values.get(str(value), value) for name, value in mapped.items()}
 
 
-def _tracker(config: RootConfig) -> str:
+def _report_to(config: RootConfig) -> str:
+    """Return transformers' name of the tracker; "" without one."""
+    tracker = find_tracker(config.tracking)
+    return "" if tracker is None else tracker.report_to
+
+
+def _section(config: RootConfig) -> str:
     """Return the key of the trainer's map `tracking`."""
-    return "wandb" if config.tracking in _WANDB else config.tracking.value
+    name = _report_to(config)
+    return name if name in config.trainer.tracking or not name else OTHERS
 
 
 def push_flags(config: RootConfig) -> dict[str, Any]:

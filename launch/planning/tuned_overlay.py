@@ -15,7 +15,7 @@ def find_differences(tuned: TunedConfig, here: Mapping[str, object]) -> list[str
     """Return how the plan differs from what an overlay was measured with, one text each.
 
     `here` has the plan's stage, width (`gpu8`), trainer, model, global batch and max_seq_length, and
-    this machine's card and versions of packages. A plan may be made anywhere, so that what this
+    this machine's GPU and versions of packages. A plan may be made anywhere, so that what this
     machine lacks is not compared.
     """
     measured = {

@@ -14,37 +14,59 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.kinds import KINDS
-from launch.config.line import DATA_FILES, MULTIRUN, NAME_AFTER_FILE, is_bare_word, override_key
+from launch.config.line import (
+    DATA_FILES,
+    MULTIRUN,
+    NAME_AFTER_FILE,
+    TOOLS,
+    is_bare_word,
+    override_key,
+)
 from launch.config.nodes import find_hint
 from launch.config.other_tools import explain_value, explain_verb, known_names
 from launch.config.schema import RootConfig
-from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import nearest
+from launch.planning.files_as_lines import is_of_separate_model, words_of_accelerate
+from launch.planning.typed_values import as_whole, read_value
 from launch.resources import GROUPS, group_options
 from launch.upstream.pin.lock import locked_schema
 
 VERBS = ("run", "plan", "check", "preview", "submit")  # their line is one that a plan takes
-_TOOLS = ("axolotl", "llamafactory-cli", "trl", "swift", "unsloth")
 _FILES = (".yaml", ".yml")
 # The methods and the kinds of training, by what a word or the name of a recipe contains.
-_METHODS = re.compile(r"sft|dpo|ipo|kto|orpo|simpo|grpo|ppo|rloo|reinforce|rlvr|reward_model\w*|rm")
+_METHODS = re.compile(
+    r"sft|dpo|ipo|kto|orpo|simpo|grpo|ppo|gae|rloo|reinforce|rlvr|reward_model\w*|rm"
+)
 _ADAPTERS = re.compile(r"q?lora")
 # Settings that name the method, the model or the data in one tool or another.
 _METHOD_NAMES = (
     *("method", "algorithm", "algo", "task", "task_type", "training_type", "training_method"),
     *("objective", "rl", "rl_type", "rlhf_type", "stage", "mode"),
+    *("adv_estimator", "advantage_estimator"),
 )
 _LISTS = ("lora_target_modules", "target_modules", "lora_target", "reward_funcs", "dataset")
 _FILE_NAMES = ("config", "config_file", "yaml", "recipe_file")
-_NUMBERS = {
-    word: number
-    for number, word in enumerate(
-        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-    )
+# The short options of sbatch, whose capitals matter.
+_OF_SBATCH = {
+    "N": "nnodes",
+    "G": "num_gpus",
+    "p": "partition",
+    "t": "time",
+    "A": "account",
+    "q": "qos",
+    "J": "job_name",
+    "c": "cpus_per_task",
+    "C": "constraint",
+    "x": "exclude",
+    "w": "nodelist",
 }
-_LIST_OF_NUMBERS = re.compile(r"[-+\d.e]+(,[-+\d.e]+)+")
-_DECIMAL_COMMA = re.compile(r"\d,\d+(e-\d+)?")
-_FRACTIONS = re.compile(r"lr|.*learning_rate|.*beta|.*ratio|.*decay|.*dropout|temperature|.*_coef")
+_NEGATED = re.compile(r"(?:no|disable|without|skip)_(.+)")
+_SHORT = re.compile(r"-([A-Za-z])(\d[\d:-]*)?")
+_OF_ALL_MACHINES = ("num_processes", "world_size")
+# Options that say what is to be done with the line rather than what is trained.
+_ON_SLURM = ("slurm", "use_slurm", "on_slurm", "submit")
+_DRY = ("dry_run", "dryrun", "print_only", "test_only")
+_ROWS_OF_DATA = re.compile(r"(.+?)#(\d+)")  # of ms-swift: so many rows of a data set
 
 
 @dataclass
@@ -58,6 +80,8 @@ class TypedLine:
     overrides: dict[str, str] = field(default_factory=dict)  # by launch's own keys
     foreign: list[str] = field(default_factory=list)  # what launch does not have, as typed
     notes: list[str] = field(default_factory=list)  # how a word was understood
+    is_dry: bool = False  # nothing is to be started
+    processes: int | None = None  # of all machines
 
     @property
     def names_data(self) -> bool:
@@ -69,19 +93,25 @@ class TypedLine:
         return "model_name_or_path" in self.settings or bool(model)
 
 
-def read_line(argv: Sequence[str]) -> TypedLine:
-    """Read the arguments of a line. A name that is misspelt is the nearest one of any tool."""
+def read_line(argv: Sequence[str], of_file: Sequence[str] = ()) -> TypedLine:
+    """Read the arguments of a line. A name that is misspelt is the nearest one of any tool.
+
+    `of_file` are the words of the file that the line names, which the line's own ones replace.
+    """
     typed = TypedLine()
     words = list(argv)
-    while len(words) > 1 and words[0] in _TOOLS:
+    while len(words) > 1 and words[0] in TOOLS:
         typed.foreign.append(words.pop(0))
     if words and is_bare_word(words[0]) and _take_verb(typed, words[0]):
         words.pop(0)
-    for name, values in _split(words):
+    for name, values in _split([*of_file, *words]):
         if name:
             _take_setting(typed, name, values)
         else:
             _take_word(typed, values[0])
+    if typed.processes is not None:
+        machines = as_whole(typed.overrides.get("nodes")) or 1
+        typed.overrides["gpus"] = str(max(1, typed.processes // machines))
     return typed
 
 
@@ -94,7 +124,10 @@ def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if word in ("--json", *MULTIRUN):
             continue
         name, equals, value = word.partition("=")
-        if word.startswith("-") and not equals:
+        short = _SHORT.fullmatch(word)
+        if short and short[2]:  # `-N2`
+            yield f"-{short[1]}", [short[2]]
+        elif word.startswith("-") and not equals:
             most = len(words) if _plain(name) in _LISTS else 1
             values: list[str] = []
             while position < len(words) and len(values) < most and is_bare_word(words[position]):
@@ -132,9 +165,11 @@ def _take_word(typed: TypedLine, word: str) -> None:
         typed.file = Path(word)
         return
     typed.foreign.append(word)
+    is_program = word.endswith(".py") or word == "launch"  # `accelerate launch sft.py`
+    word = word.removesuffix(".py")
     if word.endswith(DATA_FILES) or NAME_AFTER_FILE.fullmatch(word):
         _take_data(typed, word)
-    elif not _take_method(typed, word):
+    elif not _take_method(typed, word) and not is_program:
         typed.notes.append(f"'{word}' was not understood")
 
 
@@ -159,37 +194,107 @@ def _take_method(typed: TypedLine, word: str) -> bool:
 
 def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     value = ",".join(values)
+    short = _SHORT.fullmatch(written)
+    names_file = short is not None or _plain(written) in (*_FILE_NAMES, "stage")
+    if names_file and value.endswith(_FILES):  # `--config sft.yaml`, `-c sft.yaml`
+        if written != "stage":
+            typed.foreign.append(written)
+        _take_file(typed, Path(value))
+        return
+    written, value = _write_out(written, value)
     own = _own_key(written)
-    names_stage = value in group_options("stage") or value.endswith(_FILES)
-    is_unknown_stage = own == "stage" and not names_stage
+    is_unknown_stage = own == "stage" and value not in group_options("stage")
     if written.startswith("-") or own is None or is_unknown_stage:
         typed.foreign.append(written)
     name = _canonical(written)
-    names_file = own == "stage" or _plain(written) in _FILE_NAMES
-    if names_file and value.endswith(_FILES):
-        typed.file = Path(value)
-    elif own in ("data", "data.mix") and value.startswith(("[", "{")):
+    if own is None and _take_of_machines(typed, name, value):
+        return
+    if own in ("data", "data.mix") and value.startswith(("[", "{")):
         typed.overrides[own] = value
     elif own in ("data", "data.mix") or name in _names_of("data"):
         _take_data(typed, value)
     elif own in ("model", "model.path") or name in _names_of("model"):
         _take_model(typed, own, value)
-    elif own == "stage" and not written.startswith("-") and value in group_options("stage"):
+    elif own == "stage" and not written.startswith("-") and not is_unknown_stage:
         typed.overrides["stage"] = value
-    elif _plain(written) in _METHOD_NAMES and _take_method(typed, value):
+    elif {_plain(written), name} & {*_METHOD_NAMES} and _take_method(typed, value):
         pass
     elif own is not None:
         typed.overrides[own] = _own_value(own, value)
-    elif name in _names_of("ranks") or name in _names_of("machines"):
-        _take_ranks(typed, "nodes" if name in _names_of("machines") else "gpus", value)
     else:
-        if name != _plain(written) and name != _plain(written).rpartition(".")[2]:
-            typed.notes.append(f"{written} is read as {name}")
+        _note_name(typed, written, name)
         typed.settings[name] = read_value(name, value)
 
 
+def _write_out(written: str, value: str) -> tuple[str, str]:
+    """Return the long name of a short option of sbatch, and `--packing false` for `--no_packing`."""
+    short = _SHORT.fullmatch(written)
+    if short is not None:
+        return f"--{_OF_SBATCH.get(short[1], short[1])}", value
+    without = _NEGATED.fullmatch(_plain(written))
+    if without is None or value != "true" or _plain(written) in _known():
+        return written, value
+    return (f"--{without[1]}", "false") if without[1] in _known() else (written, value)
+
+
+def _note_name(typed: TypedLine, written: str, name: str) -> None:
+    """Record that a name was read as a similar one."""
+    plain = _plain(written)
+    if name not in (plain, plain.replace(".", "_"), plain.rpartition(".")[2]):
+        typed.notes.append(f"{written} is read as {name}")
+
+
+def _take_of_machines(typed: TypedLine, name: str, value: str) -> bool:
+    """Take what says on which GPUs and machines a line runs, or whether it does; return whether a name
+    is of this kind.
+    """
+    if name in (*_ON_SLURM, *_DRY):
+        is_on = value.lower() not in ("false", "0", "no")
+        typed.is_dry |= is_on and name in _DRY
+        if is_on and name in _ON_SLURM:
+            typed.verb = "submit"
+    elif name == "gres":
+        _take_gres(typed, value)
+    elif name in _OF_ALL_MACHINES and value.isdigit():
+        typed.processes = int(value)
+    elif name in _names_of("machines"):
+        _take_ranks(typed, "nodes", value)
+    elif name in _names_of("ranks"):
+        _take_ranks(typed, "gpus", value)
+    else:
+        return False
+    return True
+
+
+def _take_file(typed: TypedLine, path: Path) -> None:
+    """Take a file: one of accelerate says how ranks are started, any other what is trained."""
+    words = words_of_accelerate(path)
+    if words is None:
+        typed.file = path
+        return
+    typed.notes.append(f"{path} is read as {' '.join(words)}")
+    for word in words:
+        name, _, value = word.partition("=")
+        _take_setting(typed, name, [value])
+
+
+def _take_gres(typed: TypedLine, value: str) -> None:
+    """Take sbatch's `--gres=gpu:8` or `gpu:h100:8`."""
+    parts = value.split(":")
+    if parts[-1].isdigit():
+        typed.overrides["gpus"] = parts[-1]
+    if len(parts) == 3:
+        typed.overrides["cluster.gpu_type"] = parts[1]
+
+
 def _take_data(typed: TypedLine, value: str) -> None:
-    """Take data; a name behind a file (`rows.jsonl:alpaca`) says its form, which is recognised."""
+    """Take data; a name behind a file (`rows.jsonl:alpaca`) is its form, else that is recognised."""
+    rows = _ROWS_OF_DATA.fullmatch(value)
+    if rows is not None:
+        value = rows[1]
+        typed.settings["max_samples"] = int(rows[2])
+    if value.startswith("[") and "{" not in value:
+        value = re.sub(r"[\[\]'\" ]", "", value)
     if value in group_options("data"):
         typed.overrides["data"] = value
         return
@@ -205,7 +310,8 @@ def _take_model(typed: TypedLine, own: str | None, value: str) -> None:
     if own == "model" and value in group_options("model"):
         typed.overrides["model"] = value
         return
-    hub_id = hub_id_of(value)
+    is_path = value.startswith(("/", "~", "./")) and not Path(value).expanduser().is_dir()
+    hub_id = hub_id_of(Path(value).name if is_path else value)
     if hub_id is not None:
         typed.notes.append(f"{hub_id} is taken for the model {value}")
     typed.settings["model_name_or_path"] = hub_id or value
@@ -247,34 +353,6 @@ def _own_value(key: str, value: str) -> str:
     return value
 
 
-def read_value(name: str, text: str) -> Any:
-    """Return a value: a number that is written as a word or with a comma, a list, or as YAML has it."""
-    text = text.strip()
-    if text.lower() in _NUMBERS:
-        return _NUMBERS[text.lower()]
-    if _DECIMAL_COMMA.fullmatch(text) and _FRACTIONS.fullmatch(name):
-        return float(text.replace(",", "."))
-    if _LIST_OF_NUMBERS.fullmatch(text):
-        return text  # a sweep
-    if "," in text and not text.startswith(("[", "{")):
-        return text.split(",")
-    return _parse(text)
-
-
-def _parse(text: str) -> Any:
-    """Return a number, a boolean or a list, as YAML has it; `2e-5` stays a text, as it was typed."""
-    try:
-        value = load_yaml(text)
-    except NotYamlError:
-        return text
-    return value if isinstance(value, int | float | list) else text
-
-
-def is_sweep(value: Any) -> bool:
-    """Return whether a value is several numbers, of which each is a run."""
-    return isinstance(value, str) and _LIST_OF_NUMBERS.fullmatch(value) is not None
-
-
 def _plain(name: str) -> str:
     """Return a name in lower case, with `_` between its words; the dots stay."""
     return re.sub(r"[^\w.]+", "_", name.strip("-+~")).strip("_").lower()
@@ -294,18 +372,20 @@ def _own_key(written: str) -> str | None:
 def _canonical(written: str) -> str:
     """Return the name of any tool that is meant: the last part of a dotted one, or the nearest."""
     plain = _plain(written)
+    if is_of_separate_model(plain):
+        return plain.replace(".", "_")
     known = _known()
     for name in (plain.replace(".", "_"), plain.rpartition(".")[2]):
         if name in known:
             return name
     near = nearest(plain.rpartition(".")[2], known, limit=1, cutoff=0.75)
-    return near[0] if near else plain
+    return near[0] if near else plain.replace(".", "_")
 
 
 @cache
 def _known() -> frozenset[str]:
     """Return every name of a setting that is understood."""
-    names = {*known_names(), *_METHOD_NAMES, *_FILE_NAMES}
+    names = {*known_names(), *_METHOD_NAMES, *_FILE_NAMES, *_ON_SLURM, *_DRY}
     for row in KINDS.values():
         if row.trainer:
             names.update(locked_schema(row.trainer).fields)

@@ -15,10 +15,12 @@ from launch.planning.plan import Plan
 SERVER = "vllm_server"  # of recipe.generation
 # The flags that name a server which somebody else has started.
 _NAMED_BY = ("vllm_server_base_url", "vllm_server_host")
-_PORT, _GROUP_PORT = 8000, 51216  # trl/trainer/grpo_config.py
-# Shares of a GPU's memory: TRL's of a server (trl/scripts/vllm_serve.py), and TRL's beside a trainer
-# (trl/trainer/grpo_config.py).
-_OWN_SHARE, _COMMON_SHARE = 0.9, 0.3
+# TRL's default ports (trl/trainer/grpo_config.py).
+_PORT = 8000
+_GROUP_PORT = 51216
+# TRL's default shares of a GPU's memory.
+_OWN_SHARE = 0.9  # of a server (trl/scripts/vllm_serve.py)
+_COMMON_SHARE = 0.3  # beside a trainer (trl/trainer/grpo_config.py)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def rules_for(facts: Facts) -> list[Rule]:
     return [
         rule
         for rule in table()
-        if rule.only in (None, facts.place) and rule.is_for(facts.trainer, facts.family)
+        if facts.place in rule.places and rule.is_for(facts.trainer, facts.family)
     ]
 
 

@@ -22,6 +22,7 @@ SETTINGS = (
     *("trainer", "family", "kind", "device", "gpus", "evaluate", "tracking", "cache_only"),
     *("parallel_mode", "parallel_zero", "mode_without_zero"),
 )
+KNOWN_TO_LINT = ("trainer", "family")  # beside the flags of a command
 SUBJECT = "flag"  # in a condition: the flag of the row
 
 
@@ -55,6 +56,14 @@ class Rule:
         text = str(self.in_lint) if is_of_lint else self.message
         return text.replace("{reason}", self.reason)
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where the row applies: a condition on a name that `lint` does not know leaves `plan`."""
+        if self.only is not None:
+            return (Place(self.only),)
+        is_known = all(is_flag(name) or name in KNOWN_TO_LINT for name in self.when)
+        return (Place.plan, Place.lint) if is_known and self.undoes is None else (Place.plan,)
+
     def is_for(self, trainer: str, family: str) -> bool:
         """Return whether the row is for a trainer."""
         return not self.trainers or trainer in self.trainers or family in self.trainers
@@ -81,7 +90,7 @@ def table() -> tuple[Rule, ...]:
 
 
 class BadRowError(ValueError):
-    """A row of the table that says something impossible."""
+    """A row of the table that is malformed or contradicts itself."""
 
 
 def read_table(text: str) -> tuple[Rule, ...]:

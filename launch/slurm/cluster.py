@@ -181,7 +181,7 @@ def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Finding]:
     # The functions below set `where` to the key's name.
     problems = [
         *_word_problems(cluster),
-        *_time_problems(cluster),
+        *_time_limit_problems(cluster),
         *_memory_problems(cluster),
         *_list_problems(cluster),
         *container_problems(cluster),
@@ -199,7 +199,7 @@ def _word_problems(cluster: ClusterConfig) -> Iterator[Finding]:
             yield Finding.error("bad_cluster_value", message, key)
 
 
-def _time_problems(cluster: ClusterConfig) -> Iterator[Finding]:
+def _time_limit_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     # For sbatch these options take precedence over cluster.time and cluster.warn_before.
     overriding = ("--time", "-t", "--signal")
     is_overridden = any(option.startswith(overriding) for option in cluster.options)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launch.slurm.partitions import NodeGroup, Partition
-from launch.slurm.slurm_cli import format_duration
+from launch.slurm.slurm_cli import format_time_limit
 
 _WEEK = 7 * 86400
 
@@ -114,14 +114,14 @@ def _time_lines(partition: Partition) -> list[str]:
     if math.isinf(partition.limit):
         default = partition.default_limit
         if default is not None and not math.isinf(default):
-            reason = f"no limit here, but without this line a job gets {format_duration(default)}"
+            reason = f"no limit here, but without this line a job gets {format_time_limit(default)}"
             return [f'time: "24:00:00" # {reason}']
         reason = "this partition has no limit; a job with a time limit is scheduled sooner"
         return [f'# time: "24:00:00" # {reason}']
-    at_most = f"at most {format_duration(partition.limit)} here"
+    at_most = f"at most {format_time_limit(partition.limit)} here"
     if partition.limit > _WEEK:
         return [f'time: "7-00:00:00" # {at_most}']
-    return [f'time: "{format_duration(partition.limit)}" # {at_most}']
+    return [f'time: "{format_time_limit(partition.limit)}" # {at_most}']
 
 
 def _size_lines(group: NodeGroup, settings: dict[str, str]) -> list[str]:

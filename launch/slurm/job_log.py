@@ -1,4 +1,4 @@
-"""What the log of a job says about its end: messages of launch, and lines of srun."""
+"""What the log of a job shows about its end: messages of launch, and lines of srun."""
 
 from __future__ import annotations
 

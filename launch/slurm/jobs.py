@@ -266,6 +266,14 @@ def find_job_folders(runs: Path) -> dict[Path, JobFolder]:
     return {runs / script.parent.relative_to(root): JobFolder(script.parent) for script in scripts}
 
 
+def find_run_of_job(job_id: str, runs: Path) -> Path | None:
+    """Return the run folder below `runs` of a job, as `squeue` lists its id; None for any other job."""
+    if not job_id.isdigit():
+        return None
+    folders = find_job_folders(runs)
+    return next((run for run, job in folders.items() if job_id in find_job_ids(job)), None)
+
+
 def find_job_folder(run: Path, runs: Path) -> JobFolder | None:
     """Find the job folder of the run folder `run` below `runs`, None if there is none.
 

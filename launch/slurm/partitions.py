@@ -18,7 +18,7 @@ from launch.config.cluster import ClusterConfig
 from launch.errors import did_you_mean
 from launch.execution.record.lock import this_process
 from launch.slurm.planned_jobs import PlannedJob
-from launch.slurm.slurm_cli import format_duration, parse_duration, try_command
+from launch.slurm.slurm_cli import format_time_limit, parse_duration, try_command
 from launch.worker.finding import Finding
 
 _SETTING = re.compile(r"(\w+)=(\S*)")
@@ -192,7 +192,7 @@ def _state_problems(cluster: ClusterConfig, partition: Partition) -> Iterator[Fi
         yield Finding.error("partition_down", message, "cluster.partition", cure)
     limit = parse_duration(cluster.time) if cluster.time else None
     if limit is not None and limit > partition.limit:
-        allowed = format_duration(partition.limit)
+        allowed = format_time_limit(partition.limit)
         message = f"{cluster.time} is more than partition {name} allows, {allowed}"
         cure = "set a shorter time, or another partition"
         yield Finding.error("time_beyond_partition", message, "cluster.time", cure)

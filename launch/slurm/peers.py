@@ -98,7 +98,7 @@ class Peers:
 
     `limit` is in seconds of silence, 0 tolerates any silence; on many nodes it is at least 2.5
     intervals. `on_lost` is called once, from the watching thread. `was_terminated` returns whether
-    this node was ended from outside; Slurm also does that when the task of another node ends by
+    this node was killed externally; Slurm also does that when the task of another node ends by
     itself. `is_reachable` returns whether a process of node 0 still listens: its supervisor may be
     stopped while its ranks train.
     """

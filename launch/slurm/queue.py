@@ -179,7 +179,7 @@ def _parse_count(text: str) -> int:
 
 
 _FIELD = re.compile(r"(\w+)=(\S*)")
-# Reasons for waiting that no end of another job clears (slurm.h, enum job_state_reason): the job
+# Reasons for waiting that do not pass when another job ends (slurm.h, enum job_state_reason): the job
 # itself has to change.
 _PERMANENT = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit|Inactive)"

@@ -3,7 +3,7 @@
 Slurm signals every process of a step, including the ranks, and USR2 would kill them. Therefore this
 process blocks USR2 before it starts anything, its children inherit the mask, and a thread receives
 the signal. This process ends its ranks with SIGINT, which Slurm does not send, so a run that ended
-by SIGTERM was ended from outside.
+by SIGTERM was killed externally.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def parse_duration(text: str) -> float | None:
     return None
 
 
-def format_duration(seconds: float) -> str:
-    """Format seconds as D-HH:MM:SS."""
+def format_time_limit(seconds: float) -> str:
+    """Format seconds as Slurm writes a time limit, D-HH:MM:SS."""
     days, rest = divmod(round(seconds), 86400)
     return f"{days}-{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
 

@@ -91,7 +91,7 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
             check_script(step, allowed=allowed)
         ids = submit_all(steps)
         note_jobs(_job_folders(steps, ids))
-        problems = _time_problems(steps, ids)
+        problems = _early_warning_problems(steps, ids)
         if problems:
             _cancel(ids)
             raise UserError(problems)
@@ -107,7 +107,7 @@ def _job_folders(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> dict[st
     return folders
 
 
-def _time_problems(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> list[Finding]:
+def _early_warning_problems(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> list[Finding]:
     """Find jobs that Slurm's warning would end as soon as they start, whatever set their limit.
 
     The partition's default, a variable of sbatch or one of its options is only known to Slurm.

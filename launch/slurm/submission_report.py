@@ -8,11 +8,13 @@ from typing import Any
 
 from launch.check.machine.disk import checkpoint_interval
 from launch.execution.record.run import command_for
+from launch.planning.estimate.speed import planned_steps
 from launch.slurm.planned_jobs import PlannedJob, warning_time
 from launch.slurm.queue import JobRecord
 from launch.slurm.schedule import SubmissionStep
 from launch.slurm.submission import sbatch_command
 from launch.worker.json_codec import versioned
+from launch.worker.wording import count_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Restarts:
     def __str__(self) -> str:
         if not self.after_lost_node:
             return "never requeued"
-        count = f"requeued at most {self.after_lost_node} times"
+        count = f"requeued at most {count_of(self.after_lost_node, 'time')}"
         if self.after_time_limit:
             return count
         if self.after_time_limit is None:
@@ -80,13 +82,10 @@ def describe_submission(
 ) -> Iterator[str]:
     """Yield the lines that `submit` prints.
 
-    Each is about a job, or about an sbatch command if nothing was submitted.
+    Each is about a job, or about an sbatch command if nothing was submitted, as in a dry run.
     """
     if not ids:
-        for step in steps:
-            names = ", ".join(job.name for job in step.jobs)
-            after = [f"<job of {steps[earlier].jobs[0].name}>" for earlier in step.after]
-            yield f"{names}: {' '.join(sbatch_command(step, after))}"
+        yield from _describe_dry_run(steps)
         return
     for _, job, job_id, after, record in _jobs(steps, ids, records):
         dependencies = f", after job {', '.join(after)}" if after else ""
@@ -101,6 +100,23 @@ def describe_submission(
             yield f"  at worst:  {describe_worst_loss(job, Restarts.of(job, record))}"
         yield f"  follow it: {command_for('logs', job.run, '--follow')}"
         yield f"  stop it:   {command_for('stop', job.run)}"
+
+
+def _describe_dry_run(steps: Sequence[SubmissionStep]) -> Iterator[str]:
+    """Yield the sbatch command of each step, and what its script takes from this machine."""
+    if not steps:  # every run is done
+        return
+    count = "1 batch script was" if len(steps) == 1 else f"{len(steps)} batch scripts were"
+    yield f"nothing was submitted (dry_run=true): {count} written"
+    for step in steps:
+        names = ", ".join(job.name for job in step.jobs)
+        after = [f"<job of {steps[earlier].jobs[0].name}>" for earlier in step.after]
+        yield f"{names}: {' '.join(sbatch_command(step, after))}"
+    script = steps[0].jobs[0].script
+    yield (
+        f"each script runs {script.python} in {script.cwd}; where those do not exist, `launch "
+        "submit` has to write it there"
+    )
 
 
 def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
@@ -119,18 +135,18 @@ def describe_worst_loss(job: PlannedJob, restarts: Restarts) -> str:
             f"all of the run is lost with a node or at the time limit: {plan.trainer} cannot resume"
         )
     interval = checkpoint_interval(plan)
-    max_steps = plan.config.recipe.max_steps
+    steps = planned_steps(plan)
     why_no_checkpoint = ""
     if not interval:
         why_no_checkpoint = "it writes no checkpoints"
-    elif max_steps is not None and max_steps <= interval:
-        why_no_checkpoint = f"its {max_steps} steps end before the first checkpoint"
+    elif steps is not None and steps <= interval:
+        why_no_checkpoint = f"it ends after {count_of(steps, 'step')} and has no checkpoint before"
     if why_no_checkpoint:
         return (
             f"all of the run is repeated after the loss of a node: {why_no_checkpoint}; "
             "set recipe.checkpoint_steps"
         )
-    repeated = f"{interval} steps are repeated"
+    repeated = "1 step is repeated" if interval == 1 else f"{interval} steps are repeated"
     every = f"(a checkpoint every {interval})"
     if not restarts.after_lost_node:
         return (

@@ -261,7 +261,7 @@ def describe_machine_changes(plan: Plan) -> str | None:
     cards = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))]
     card = plan.machine.card
     if cards and card and card not in cards:
-        changes.append(f"card was {cards[0]}, is {card}")
+        changes.append(f"GPU was {cards[0]}, is {card}")
     return ", ".join(changes) or None
 
 

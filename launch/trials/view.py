@@ -31,14 +31,18 @@ def _number(head: str, key: str, unit: str = "", scale: float = 1.0, width: int 
     return Column(head, lambda row: show(row.get(key), unit, scale), width)
 
 
-def _range(head: str, low: str, high: str, width: int = 0) -> Column[Row]:
+def _range(head: str, low: str, high: str, unit: str = "", width: int = 0) -> Column[Row]:
     """Return a column of ranges between the numbers under two keys."""
-    return Column(head, lambda row: show_range(row.get(low), row.get(high)), width)
+    return Column(head, lambda row: show_range(row.get(low), row.get(high), unit), width)
 
 
 def _text(head: str, key: str, width: int = 0) -> Column[Row]:
     """Return a column of texts, with `-` where a row has none."""
-    return Column(head, lambda row: "-" if row.get(key) is None else str(row[key]), width)
+
+    def show_text(row: Row) -> str:
+        return "-" if row.get(key) is None else str(row[key])
+
+    return Column(head, show_text, width)
 
 
 def _shape(run: Row) -> str:
@@ -85,7 +89,7 @@ def _projection(run: Row) -> str:
     hours = number(projection.get("hours"))
     if hours is None:
         return "-"
-    parts = [f"{format_duration(hours * 3600)} h" if hours >= 1 else f"{hours * 60:.1f} min"]
+    parts = [format_duration(hours * 3600)]
     if projection.get("gpu_hours") is not None:
         parts.append(show(projection["gpu_hours"], "GPU-hours"))
     if projection.get("cost") is not None:
@@ -104,7 +108,7 @@ _SHAPE = Column("setting", _shape, 13)
 _STEPS = _number("steps", "steps", width=6)
 _SPEED = (Column("throughput", _throughput, 17), _number("step", "step_seconds", "s", width=8))
 _COST = (_number("padding", "padding", "%", 100, 8), Column("memory", _memory, 10))
-_RESULT = (_range("loss", "first_loss", "loss", 16), Column("state", _state))
+_RESULT = (_range("loss", "first_loss", "loss", width=16), Column("state", _state))
 _RUN_COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
     "bench": (
         _text("run", "label", 5),
@@ -138,14 +142,14 @@ _RUN_COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
         _STEPS,
         *_SPEED,
         *_COST,
-        _range("validation", "best_validation_loss", "validation_loss", 16),
+        _range("validation", "best_validation_loss", "validation_loss", width=16),
         *_RESULT,
     ),
 }
 _PREDICTION_COLUMNS: Sequence[Column[Row]] = (
     _text("setting", "label"),
     _number("step", "step_seconds", "s"),
-    _range("between", "low_seconds", "high_seconds"),
+    _range("between", "low_seconds", "high_seconds", "s"),
     _number("throughput", "per_second", "tokens/s"),
     _number("padding", "padding", "%", 100),
     _number("longest/mean", "imbalance"),

@@ -30,7 +30,9 @@ TRL = {
     "trl_grpo": "trl.scripts.grpo",
 }
 ENTRIES = {**OPEN_INSTRUCT, **TRL}
-OLMO_CORE_DPO, OLMO_CORE_SFT = "dpo", "olmo_core_finetune"  # the trainers over OLMo-core
+# The trainers over OLMo-core.
+OLMO_CORE_DPO = "dpo"
+OLMO_CORE_SFT = "olmo_core_finetune"
 
 
 def trainer_name(script: str) -> str | None:

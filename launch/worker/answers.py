@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 # The markers around the reasoning at the beginning of an answer. The templates of reasoning models
-# remove it or write it anew (trl/chat_templates/qwen3.jinja, deepseekv3.jinja, gemma4.jinja).
+# remove it or rewrite it (trl/chat_templates/qwen3.jinja, deepseekv3.jinja, gemma4.jinja).
 _ENDS_OF_THINKING = ("</think>", "<channel|>", "<|END_THINKING|>", "[/THINK]", "</thinking>")
 _STARTS_OF_THINKING = ("<think>", "<|channel>", "<|START_THINKING|>", "[THINK]", "<thinking>")
 # Keys of a message that have findings of their own, or that no template is meant to render.

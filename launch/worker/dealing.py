@@ -1,8 +1,8 @@
 """Assigns the samples of a global batch to ranks and accumulation steps, so that no rank waits long
 for another.
 
-Everything here works on positions in one global batch in upstream's order. accelerate deals batches
-round robin (data_loader.py, BatchSamplerShard): micro batch `step * ranks + rank`, of `per_device`
+Everything here works on positions in one global batch in upstream's order. accelerate assigns
+batches round robin (data_loader.py, BatchSamplerShard): micro batch `step * ranks + rank`, of `per_device`
 consecutive samples, goes to `rank` in accumulation step `step`. An order is a permutation of the
 positions, divided in this way.
 """

@@ -115,11 +115,11 @@ def _prepare(spec: TaskSpec, request: EvaluationRequest, reports: TextIO) -> Tas
     context = min(windows)  # tokens
     if spec.reward is not None:
         folder = folder.with_name("reward_task")
-        left_out = write_reward_task(spec.folder / ROWS, folder, spec.reward, tokenizer, context)
+        dropped = write_reward_task(spec.folder / ROWS, folder, spec.reward, tokenizer, context)
     else:
-        left_out = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
-    if left_out:
-        print(json.dumps({"left_out": left_out, "context": context}), file=reports, flush=True)
+        dropped = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
+    if dropped:
+        print(json.dumps({"dropped": dropped, "context": context}), file=reports, flush=True)
     spec = replace(spec, folder=folder, chat=False)
     return replace(spec, names=check_tasks(spec))
 
@@ -156,7 +156,7 @@ def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
 
 
 def _needs_network(error: Exception) -> bool:
-    """Whether an error of loading a task says that a server can't be reached."""
+    """Whether an error of loading a task means that a server can't be reached."""
     chain = [error, error.__cause__, error.__context__]
     names = " ".join(type(item).__name__ for item in chain if item is not None)
     is_known = any(known in names for known in _NETWORK_ERRORS)

@@ -35,7 +35,7 @@ EVIDENCE = (
     "balanced",
     "loss_averaging",
     "attention",
-    "clip",  # the gradient norm to clip at
+    "grad_clip",  # the gradient norm to clip at
     "dtype",
     "gradient_checkpointing",
     "chat_template",
@@ -44,12 +44,18 @@ EVIDENCE = (
     "lora_dropout",
     "lora_targets",  # the layers that have an adapter
     "lora_start",  # whether the adapter is new
+    "lora_dora",  # this and the next four: the kind of the adapter
+    "lora_rslora",
+    "lora_init",
+    "lora_modules",
+    "lora_parameters",
     "base_dtype",  # the type of the weights that an adapter leaves frozen
     "first_update",  # the effect of the first optimizer step
     "learning_rate",  # the highest of the schedule; the rate of every step
     "lr_scheduler",
     "warmup_ratio",
     "weight_decay",
+    "optimizer",  # its class and states, by the name in recipe.optimizer
     "adam_betas",  # never requested: compared with the trainer's flags
     "adam_epsilon",
     "epochs",

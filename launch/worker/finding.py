@@ -118,7 +118,7 @@ class Finding:
 
     @property
     def level(self) -> str:
-        """What a reader is told first: error, warning or allowed; "" for all other findings."""
+        """The first word of a message: error, warning or allowed; "" for all other findings."""
         return "allowed" if self.allowed else _LEVELS.get(self.severity, "")
 
     @property

@@ -31,7 +31,7 @@ class BatchLayout:
 
 @dataclass(frozen=True)
 class StepLoad:
-    """The load of one optimizer step, in upstream's order and as dealt."""
+    """The load of one optimizer step, in upstream's order and as assigned to the ranks."""
 
     upstream: BatchLoad
     dealt: BatchLoad
@@ -61,7 +61,7 @@ class GlobalBatchSampler:
         self.inner = inner
         self.layout = layout
         self.lengths = lengths
-        # Whether the samples of a global batch are dealt by length, not in upstream's order.
+        # Whether samples are assigned to ranks by length, not in upstream's order.
         self.balanced = False
         self.has_pairs = False  # each sample is a preference pair
         self.on_epoch: Callable[[], None] = lambda: None  # called when an epoch starts

@@ -35,8 +35,8 @@ dataset_kwargs: {{ data_files: {{ test: {data} }} }}
 test_split: test
 num_fewshot: 0
 doc_to_text: prompt
-target_delimiter: ""
 """
+_NO_DELIMITER = 'target_delimiter: ""\n'  # between the prompt and the answer
 LOSS = """\
 output_type: loglikelihood
 doc_to_target: answer
@@ -81,13 +81,15 @@ def most_likely(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, flo
 
 
 def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
-    """Write the tasks of the rows that fit into `context` tokens; return how many are left out."""
+    """Write the tasks of the rows that fit into `context` tokens; return how many are dropped, as
+    they are too long.
+    """
     docs = []
-    left_out = 0
+    dropped = 0
     for line in rows.read_text(encoding="utf-8").splitlines():
         doc = _render(json.loads(line), tokenizer, context)
         if doc is None:
-            left_out += 1
+            dropped += 1
         else:
             docs.append(doc)
     names = dict.fromkeys(doc["task"] for doc in docs if "task" in doc)
@@ -96,7 +98,7 @@ def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
             _write_named_task(folder, name, docs)
     else:
         _write_own_tasks(folder, docs, context)
-    return left_out
+    return dropped
 
 
 def _write_named_task(folder: Path, name: str, docs: Sequence[Mapping[str, Any]]) -> None:
@@ -130,13 +132,17 @@ def _write_own_tasks(folder: Path, docs: Sequence[Mapping[str, Any]], context: i
 
 
 def write_task(folder: Path, name: str, text: str, docs: Sequence[Mapping[str, Any]]) -> None:
-    """Write one task: its questions, and `text` below what all tasks have in common."""
+    """Write a task that is scored by this file, a copy of which is written beside it."""
+    write_task_files(folder, name, _NO_DELIMITER + text, docs)
+    own_text = Path(__file__).read_text(encoding="utf-8")
+    (folder / Path(__file__).name).write_text(own_text, encoding="utf-8")
+
+
+def write_task_files(folder: Path, name: str, text: str, docs: Sequence[Mapping[str, Any]]) -> None:
+    """Write the questions of a task, and its YAML: `text` below what all tasks have in common."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"{name}.jsonl"
     data.write_text("".join(json.dumps(doc) + "\n" for doc in docs), encoding="utf-8")
-    (folder / Path(__file__).name).write_text(
-        Path(__file__).read_text(encoding="utf-8"), encoding="utf-8"
-    )
     head = _TASK.format(name=name, data=json.dumps(str(data)))
     (folder / f"{name}.yaml").write_text(head + text, encoding="utf-8")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .held_out import write_task_files
 from .json_codec import decode
 from .trl_options import BY_ROW, VerifierOption
 from .verifiers import VerifierCall, VerifierProcess
@@ -19,12 +20,6 @@ from .verifiers import VerifierCall, VerifierProcess
 REWARD = "reward"  # the metric
 NAME = "held_out_reward"
 _TASK = """\
-task: {name}
-dataset_path: json
-dataset_kwargs: {{ data_files: {{ test: {data} }} }}
-test_split: test
-num_fewshot: 0
-doc_to_text: prompt
 doc_to_target: target
 output_type: generate_until
 generation_kwargs: {{ until: [], max_gen_toks: {tokens}, do_sample: true, temperature: {heat} }}
@@ -86,7 +81,7 @@ def write_reward_task(
     number of the other prompts.
     """
     docs = []
-    left_out = 0
+    dropped = 0
     datasets = []
     for line in rows.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -94,21 +89,16 @@ def write_reward_task(
             row["prompt"], tokenize=False, add_generation_prompt=True
         )
         if len(tokenizer.encode(prompt, add_special_tokens=False)) + spec.tokens > context:
-            left_out += 1
+            dropped += 1
             continue
         datasets.append(row.get("dataset"))
         docs.append({"prompt": prompt, "target": row.get("ground_truth") or "", "row": line})
-    folder.mkdir(parents=True, exist_ok=True)
-    data = folder / "prompts.jsonl"
-    data.write_text("".join(json.dumps(doc) + "\n" for doc in docs), encoding="utf-8")
-    task = _TASK.format(
-        name=NAME, data=json.dumps(str(data)), tokens=spec.tokens, heat=spec.temperature
-    )
-    (folder / f"{NAME}.yaml").write_text(task, encoding="utf-8")
+    text = _TASK.format(name=NAME, tokens=spec.tokens, heat=spec.temperature)
+    write_task_files(folder, NAME, text, docs)
     module = f"from {__package__}.{NAME} import score_answer\n"
     (folder / f"{NAME}.py").write_text(module, encoding="utf-8")
     option = decode(VerifierOption, spec.verifier)
     weights = option.names_in(datasets if BY_ROW in option.verifiers else ())
     process = VerifierProcess(list(weights), option.seconds)
     _scorers.append(AnswerScorer(option, weights, spec.tokens, tokenizer, process))
-    return left_out
+    return dropped

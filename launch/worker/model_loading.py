@@ -19,7 +19,7 @@ _EMBEDDING_MULTIPLE = 8  # upstream pads resized embeddings to it (open_instruct
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model that the launcher wants to have loaded."""
+    """A model that the launcher has this process load."""
 
     folder: str  # a whole model, or an adapter; or a hub id
     quantized: bool  # whether the base of an adapter is kept in 4 bit

@@ -145,10 +145,10 @@ def prompt_lengths(prompts: Sequence[Any], tokenizer: Any, window: int, response
     limit = window - response
     longest = max(lengths)
     if longest > limit:
-        longer = count_of(sum(length > limit for length in lengths), "prompt")
+        too_long = count_of(sum(length > limit for length in lengths), "prompt")
         limits = f"max_seq_length={window} leaves beside response_length={response}"
         where = f"row {lengths.index(longest) + 1} has {longest}"
-        raise VerifierError(f"{longer} longer than the {limit} tokens that {limits}: {where}")
+        raise VerifierError(f"{too_long} longer than the {limit} tokens that {limits}: {where}")
     return lengths
 
 

@@ -23,7 +23,7 @@ Place = tuple[int, int]  # indices of characters: the first, and the one after t
 
 @dataclass(frozen=True)
 class SamplesRequest:
-    """What the launcher wants to know."""
+    """What the launcher requests."""
 
     out: Path  # the file to write
     detail: int  # samples of each data set that are described token by token

@@ -21,7 +21,7 @@ TEXT = "text"  # the column of plain text, by TRL's default of dataset_text_fiel
 
 def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
     """Load what the flags name (trl/scripts/sft.py:86-101), or the option `mixture`, and keep the
-    rows that the recipe asks for.
+    rows that the recipe requests.
 
     Options: `validation`, the share of the training rows that becomes the split "validation";
     `subset`, what is trained on of the rest, a share with a point or a count; with `verifier` the

@@ -8,12 +8,13 @@ The one exception is `use_staged_form`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import trl_data, trl_rlvr, trl_samples
+from . import tracker_runs, trl_data, trl_rlvr, trl_samples
 from .channel import EventWriter
 from .columns import write_lengths
 from .hooks import replaces
@@ -23,6 +24,7 @@ from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .trl_options import TRL, VerifierOption
+from .trl_rewards import Scorer
 from .trl_scripts import SCRIPTS, Prepare
 from .trl_trainer import EntryError, entry_class
 
@@ -157,6 +159,7 @@ def _load_data(job: EntryJob) -> Any:
 def _create_callbacks(job: EntryJob, curves: Sequence[str]) -> list[Any]:
     """Return the callbacks; `curves` are the names of several validation sets."""
     callbacks = [step_events(job.events, curves)]
+    callbacks += tracker_runs.continue_run(job.args.report_to, job.events.rank, os.environ)
     if "early_stop" in job.options:
         patience = _count_of("early_stop", job.options)
         callbacks.append(early_stop(job.events, patience))
@@ -172,6 +175,8 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
     tokenizer = load_tokenizer(job)
     quantization = get_quantization_config(model)
     adapter = get_peft_config(model)
+    if "adapter_init" in job.options:  # TRL 1.16 has no flag for it (trl/trainer/utils.py:295-306)
+        adapter.init_lora_weights = job.options["adapter_init"]
     arguments = {
         "model": model.model_name_or_path,
         "processing_class": tokenizer,
@@ -187,11 +192,11 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
     return arguments
 
 
-def _create_scorer(job: EntryJob, train: Any, tokenizer: Any) -> trl_rlvr.Scorer:
+def _create_scorer(job: EntryJob, train: Any, tokenizer: Any) -> Scorer:
     """Create the scorer of RLVR. Raises VerifierError if a prompt is too long for the window."""
     option = decode(VerifierOption, job.options["verifier"])
     prompt_lengths(train["prompt"], tokenizer, option.window, job.args.max_completion_length)
-    return trl_rlvr.Scorer(option, train, job.events)
+    return Scorer(option, train, job.events)
 
 
 def _answering_class(entry: Any, every: int, job: EntryJob, rows: Any, tokenizer: Any) -> Any:
@@ -279,7 +284,7 @@ def is_adapter(folder: str) -> bool:
 
 
 def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: Any) -> Any:
-    """Load the adapter in the folder `model` on its base, to go on with its training."""
+    """Load the adapter in the folder `model` on its base, to continue its training."""
     from peft import PeftConfig, PeftModel
     from trl.trainer.utils import create_model_from_path
 

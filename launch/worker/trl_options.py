@@ -40,10 +40,11 @@ OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
             "sets the template of this file, for a trainer without a flag for it"
         ),
         "continue_adapter": EntryOption(
-            "goes on with the adapter that the model's folder holds, on its base; "
+            "continues to train the adapter that the model's folder holds, on its base; "
             "DPO's reference is a frozen copy of it",
             takes_value=False,
         ),
+        "adapter_init": EntryOption("starts the adapter's matrices as PEFT's init_lora_weights"),
         "early_stop": EntryOption("ends after this many evaluations without a lower loss"),
         "samples": EntryOption(
             "answers three fixed prompts every so many steps (RLVR: records ten)"

@@ -39,7 +39,7 @@ def main(
 
 
 def hand_over(job: trl_entry.EntryJob) -> None:
-    """Prepare the data with the job's trainer, write what the request asks for, and exit with code
+    """Prepare the data with the job's trainer, write what the request names, and exit with code
     0.
     """
     import datasets

@@ -38,7 +38,7 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
 
     Several validation sets: each has a loss, and `eval_loss` is their mean over the rows.
 
-    Adapters: `skips_input_casts` says when PEFT's casts are left out. Evaluation and saving keep
+    Adapters: `skips_input_casts` decides when PEFT's casts are left out. Evaluation and saving keep
     them, because they may run outside autocast.
     """
 
@@ -149,7 +149,7 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
 def label_answers(rows: Any, tokenizer: Any, args: Any, learns: str) -> Any:
     """Return tokenised rows of conversations whose labels are those of the answers to be learnt.
 
-    Raises EntryError where the labels can't be told apart.
+    Raises EntryError where the labels can't be distinguished.
     """
     from trl.trainer.sft_trainer import global_then_local_main_first
 

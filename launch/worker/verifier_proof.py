@@ -169,7 +169,7 @@ class VerifierProof:
     def _takes_texts(self) -> bool:
         """Return whether a user's function expects texts, although it gets lists of messages.
 
-        It then fails on messages or scores them all alike, and scores texts without failing.
+        It then fails on messages or gives all of them one score, and scores texts without failing.
         """
         _, first = self.rows[0]
         if not is_own(self.name) or isinstance(first["prompt"], str):

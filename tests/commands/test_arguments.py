@@ -78,7 +78,9 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("logs", "usage at command line, logs"),
+        ("logs", "usage at command line, logs, launch logs latest"),
+        ("logs -f", "usage at command line, logs, launch logs latest -f"),
+        ("stop", "usage at command line, stop, launch stop latest"),
         ("logs a b", "usage at command line, b, logs"),
         ("logs --folow", "unknown_option at command line, --folow, logs"),
         ("logs a --rank", "usage at command line, --rank"),

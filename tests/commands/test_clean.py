@@ -130,6 +130,35 @@ def test_what_a_stage_a_run_or_a_pipeline_names_is_kept(
     assert [str(path) for path, _ in found.kept] == names
 
 
+@pytest.mark.parametrize("place", ["stage", "run", "pipeline", "unfinished run"])
+def test_what_is_named_after_the_list_was_made_is_kept(
+    place: str, tmp_path: Path, user_folder: Path
+) -> None:
+    runs = tmp_path / "runs"
+    whole = make_run(runs / "sft" / "whole", (10, 20), done=True)
+    other = make_run(runs / "dpo" / "after", (), done=place != "unfinished run")
+    make_cache(runs, "demo/model-c", "data/a", "data/b")
+    found = find_removable(runs)
+    assert len(found.removable) == 5
+    checkpoint = str(whole / "model" / "checkpoint-10")
+    kept = [str(runs / ".cache" / "demo" / "model-c")]
+    if place == "unfinished run":
+        kept.append(str(runs / ".cache" / "data" / "a"))
+    names = [checkpoint, *kept]
+    if place == "stage":
+        (user_folder / "stage" / "mine.yaml").write_text(f"model:\n  path: {names}\n")
+    elif place == "pipeline":
+        (runs / "pipelines" / "two").mkdir(parents=True)
+        write_json(runs / "pipelines" / "two" / "pipeline.json", {"models": names})
+    else:
+        RunFolder(other).write_config({"model": {"path": names}})
+    cleaned = remove(found)
+    assert {str(path) for path, _ in cleaned.kept} == {checkpoint, *kept}
+    assert all(Path(name).is_dir() for name in names)
+    assert len(cleaned.removed) == 5 - len(names)
+    assert not any(path.exists() for path in cleaned.removed)
+
+
 def test_the_cache_of_an_unfinished_run_is_kept(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     half = make_run(runs / "sft" / "half", (), done=False)

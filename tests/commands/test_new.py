@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -422,6 +423,33 @@ def test_a_model_takes_the_recipe_that_suits_it_however_it_is_named(
     assert (recipe.learning_rate, recipe.max_seq_length) == (shipped.learning_rate, context)
     if name != "copied" and given != ["--after", "demo"]:
         assert Path(drafted["model"]["path"]).resolve() in (run, run / "model")
+
+
+@pytest.mark.parametrize(
+    ("others", "id"), [([], None), (["cpu1-1badcafe"], None), (["cpu2-0badcafe"], "ambiguous_run")]
+)
+def test_the_name_of_a_stage_stands_for_its_finished_run(
+    folder: Path, others: list[str], id: str | None
+) -> None:
+    """An unfinished run has no model, and of two finished ones neither is chosen."""
+    run = write_run(folder, stage="mine")
+    for name in others:
+        other = run.with_name(name)
+        shutil.copytree(run, other)
+        if id is None:
+            (other / "DONE").unlink()
+    write_lines(folder / "pairs.jsonl", [PAIR] * 60)
+    line = ["polite", "--data", "pairs.jsonl", "--model", "mine"]
+    if id is not None:
+        with pytest.raises(UserError) as refused:
+            new(line)
+        assert refused.value.problems[0].id == id
+        return
+    assert new(line) == 0
+    drafted = yaml.safe_load(
+        (folder / "conf" / "stage" / "polite.yaml").read_text(encoding="utf-8")
+    )
+    assert Path(drafted["model"]["path"]) == run
 
 
 @pytest.mark.parametrize("has_template", [True, False])

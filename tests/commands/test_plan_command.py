@@ -92,7 +92,10 @@ def test_planning_imports_nothing_that_only_posix_has(tmp_path: Path) -> None:
             "stage=lora_dpo recipe.liger=true flags.precompute_ref_log_probs=true",
             f"1 epoch{UNCOUNTED}, beta 5",
         ),
-        ("stage=lora_dpo trainer=dpo_tune_cache recipe.max_steps=9", "at most 9 steps, beta 5"),
+        (
+            "stage=lora_dpo trainer=dpo_tune_cache recipe.max_steps=9",
+            "9 steps in place of epochs, beta 5",
+        ),
     ],
 )
 def test_no_key_for_speed_changes_the_schedule(line: str, schedule: str, launch: Launch) -> None:

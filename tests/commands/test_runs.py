@@ -66,6 +66,21 @@ def refusal(argv: list[str], verb: str = "logs") -> tuple[str, str]:
     return problem.id, str(problem.cure or "")
 
 
+def test_a_run_is_known_by_the_id_of_its_job(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = runs / ".jobs" / "sft" / "gpu8-abc"
+    job.mkdir(parents=True)
+    (job / "job.sbatch").write_text("#!/bin/bash\n", encoding="utf-8")
+    (job / "jobs.jsonl").write_text('{"job_id": "4711"}\n', encoding="utf-8")
+    assert logs(["4711", "--rank", "0"]) == 0
+    assert capsys.readouterr().out == "hello from rank 0\n"
+    assert refusal(["4712"], "stop") == (
+        "unknown_run",
+        "`scancel 4712` ends a job that launch did not submit",
+    )
+
+
 def test_status_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status([]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -118,7 +133,7 @@ def test_logs_print_what_the_display_showed_and_how_it_ended(
         "loading the model",
         "training",
         "step 1/3  loss 4.0000  100 tokens/s",
-        "step 3/3  loss 2.0000  300 tokens/s  0:00 left",
+        "step 3/3  loss 2.0000  300 tokens/s  0 s left",
         "failed (1) after step 3: rank 1: CUDA out of memory",
         "  train.py:12",
     ]

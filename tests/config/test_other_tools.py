@@ -37,6 +37,7 @@ VALUES = {
     "data": "org/rows",
     "warmup ratio": "0.1",
     "weight decay": "0.1",
+    "optimizer": "adamw_torch",
     "learning rate": "1e-5",
     "chat template": "tulu",
     "LoRA, on": "lora",

@@ -38,7 +38,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
         began = time.process_time()
         with pytest.raises(UserError) as refused:
             composed("stage=mine", *overrides)
-        assert time.process_time() - began < 2.0
+        assert time.process_time() - began < 6.0
         [problem] = refused.value.problems
         text = str(problem)
         assert "\n" not in text and "Traceback" not in text

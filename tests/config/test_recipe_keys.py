@@ -156,3 +156,16 @@ def test_the_help_of_a_key_says_what_it_is(key: str) -> None:
 def test_a_proof_is_evidence_that_the_worker_collects() -> None:
     evidence = {row.proof.evidence for row in KEYS.values() if row.proof is not None}
     assert evidence <= {*STATE, *EVIDENCE}
+
+
+@pytest.mark.parametrize("key", [key for key, row in KEYS.items() if row.proof is not None])
+def test_the_name_of_a_proof_leads_to_what_requests_it_and_what_reads_it(key: str) -> None:
+    """The head of recipe_keys.py says so."""
+    proof = KEYS[key].proof
+    assert proof is not None
+    if proof.requested == Requested.computed:
+        planning = (ROOT / "launch/planning/expectations.py").read_text(encoding="utf-8")
+        assert re.search(rf"\b_{proof.evidence}\b|\"{proof.evidence}\"", planning)
+    lists = ("expectations.py", "sentences.py")
+    files = [file for file in (ROOT / "launch/worker").rglob("*.py") if file.name not in lists]
+    assert any(f'"{proof.evidence}"' in file.read_text(encoding="utf-8") for file in files)

@@ -17,7 +17,7 @@ from launch import resources
 from launch.api.planning import plan_composed
 from launch.config.compose import _notify_of_name, compose_once
 from launch.config.line import CommandLine
-from launch.config.recipe_keys import recipe_mapping
+from launch.config.recipe_keys import KEYS, recipe_mapping
 from launch.config.schema import Family, Kind, Launcher, TrainerConfig
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
@@ -240,3 +240,24 @@ def test_a_trainer_of_ones_own_keeps_its_name(
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     assert compose_once(line_of("stage=demo", "trainer=sft")).config.trainer.name == "trl_sft"
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_checkpoints_of_a_run_without_the_key_are_those_of_the_trainers_default(
+    name: str,
+) -> None:
+    """`checkpoint_steps` of a trainer is the default of the flag that recipe.checkpoint_steps sets."""
+    content = read(FOLDER / f"{name}.yaml")
+    trainer = TrainerConfig(
+        name=name,
+        kind=Kind(content["kind"]),
+        family=Family(content["family"]),
+        launcher=Launcher(content["launcher"]),
+    )
+    mapping = recipe_mapping(trainer, "checkpoint_steps")
+    default = None
+    if isinstance(mapping, str):  # null leaves the flag out
+        default = locked_schema(name).fields[mapping].default
+    assert content.get("checkpoint_steps") == default
+    if default is not None:
+        assert name in KEYS["checkpoint_steps"].help

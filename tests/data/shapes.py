@@ -261,7 +261,7 @@ SFT = (
     Shape(
         "UltraFeedback, for SFT",
         {"prompt": ASKED, "messages": CHAT, "chosen": CHAT, "rejected": WORSE_CHAT},
-        unused=("chosen", "rejected"),
+        unused=("rejected",),
     ),
     Shape(
         "a prompt that is a transcript",
@@ -389,4 +389,118 @@ PAIRS = (
     ),
 )
 PAIRS = tuple(shape._replace(kind=Kind.dpo, format="preference") for shape in PAIRS)
-SHAPES = (*SFT, *PAIRS)
+# Shapes whose conversion alone is tested: a trainer has nothing of its own to do with them.
+FURTHER = (
+    Shape(
+        "Bedrock",
+        {
+            "schemaVersion": "bedrock-conversation-2024",
+            "system": [{"text": BRIEF}],
+            "messages": [
+                {"role": "user", "content": [{"text": ASKED}]},
+                {"role": "assistant", "content": [{"text": ANSWERED}]},
+            ],
+        },
+        read=(BRIEF, ASKED),
+        unused=("schemaVersion",),
+    ),
+    Shape(
+        "Cohere's roles",
+        {"messages": [turn("System", BRIEF), turn("User", ASKED), turn("Chatbot", ANSWERED)]},
+        read=(BRIEF, ASKED),
+    ),
+    Shape("a conversation in an object", {"conversation": {"messages": CHAT}}),
+    Shape(
+        "XTuner's turns",
+        {
+            "conversation": [
+                {
+                    "system": BRIEF,
+                    "input": ASKED,
+                    "output": ANSWERED,
+                    "thinking": THOUGHT,
+                    "output_with_loss": True,
+                }
+            ]
+        },
+        learned=(THOUGHT, ANSWERED),
+        read=(BRIEF, ASKED),
+    ),
+    Shape(
+        "a transcript with other speakers",
+        {
+            "prompt": f"User: {EARLIER[0]}\nAssistant: {EARLIER[1]}\nUser: {ASKED}\nAssistant:",
+            "response": f" {ANSWERED}",
+        },
+        learned=(EARLIER[1], ANSWERED),
+        read=(EARLIER[0], ASKED),
+        format="prompt_completion",
+    ),
+    Shape(
+        "a transcript in both columns",
+        {
+            "instruction": f"USER: {EARLIER[0]}",
+            "output": f"ASSISTANT: {EARLIER[1]}\nUSER: {ASKED}\nASSISTANT: {ANSWERED}",
+        },
+        learned=(EARLIER[1], ANSWERED),
+        read=(EARLIER[0], ASKED),
+        format="alpaca",
+    ),
+    Shape("a conversation in a text", {"dialogue": f"User: {ASKED}\nAI: {ANSWERED}"}),
+    Shape(
+        "ShareGPT with columns of Alpaca",
+        {"conversations": SHAREGPT, "input": "Boats are listed by colour.", "instruction": BRIEF},
+        format="sharegpt",
+        unused=("input", "instruction"),
+    ),
+    Shape(
+        "lists where texts belong",
+        {"prompt": ASKED, "input": [EARLIER[0]], "completion": ANSWERED, "thinking": [THOUGHT]},
+        format="prompt_completion",
+        unused=("input", "thinking"),
+    ),
+)
+FURTHER_PAIRS = (
+    Shape(
+        "OpenAI's preferences",
+        {
+            "input": {
+                "messages": [turn("user", ASKED)],
+                "tools": [{"type": "function", "function": MEASURE}],
+                "parallel_tool_calls": True,
+            },
+            "preferred_output": [turn("assistant", ANSWERED)],
+            "non_preferred_output": [turn("assistant", WORSE)],
+        },
+        read=(ASKED, "Runs measure."),
+        unused=("input.parallel_tool_calls",),
+    ),
+    Shape(
+        "Chatbot Arena",
+        {
+            "model_a": "m1",
+            "model_b": "m2",
+            "winner": "model_b",
+            "conversation_a": WORSE_CHAT,
+            "conversation_b": CHAT,
+        },
+        unused=("model_a", "model_b"),
+    ),
+    Shape(
+        "PKU-SafeRLHF",
+        {
+            "prompt": ASKED,
+            "response_0": WORSE,
+            "response_1": ANSWERED,
+            "is_response_0_safe": True,
+            "better_response_id": 1,
+        },
+        unused=("is_response_0_safe",),
+    ),
+    Shape(
+        "transcripts with the speaker in front of both sides",
+        {"prompt": f"User: {ASKED}", "chosen": f"AI: {ANSWERED}", "rejected": f"AI: {WORSE}"},
+    ),
+)
+FURTHER_PAIRS = tuple(shape._replace(kind=Kind.dpo, format="preference") for shape in FURTHER_PAIRS)
+SHAPES = (*SFT, *FURTHER, *PAIRS, *FURTHER_PAIRS)

@@ -164,6 +164,16 @@ CONVERTED = (
         messages(QUESTION, {**ANSWER, "tool_calls": [call("f"), call("f")]}, RESULT, ANSWER),
     ),
     Converted(
+        "a call in a turn of its own, with a thought",
+        messages(QUESTION, ANSWER, {**CALL_TURN, "thinking": "Hm"}, RESULT, ANSWER),
+        messages(
+            QUESTION,
+            {**ANSWER, "tool_calls": [call("f")], "thinking": "Hm", "reasoning_content": "Hm"},
+            RESULT,
+            ANSWER,
+        ),
+    ),
+    Converted(
         "results of tools under other names",
         messages(QUESTION, CALL_TURN, {**RESULT, "role": "environment"}, ANSWER),
         {"messages": CALLED["messages"]},
@@ -259,8 +269,19 @@ CONVERTED = (
     Converted(
         "ground truth of numbers",
         {"prompt": "Hi", "ground_truth": [4]},
-        {**PROMPT, "ground_truth": "[4]"},
+        PROMPT,
         Kind.rlvr,
+    ),
+    Converted(
+        "prompt that is an instruction with an input",
+        {"instruction": "A", "input": "B", "ground_truth": "4"},
+        {**PROMPT, "prompt": [{"role": "user", "content": "A\n\nB"}], "input": "B"},
+        Kind.rlvr,
+    ),
+    Converted(
+        "a turn with a text under two names, of which one is empty",
+        messages({**QUESTION, "value": ""}, {**ANSWER, "content": "", "value": "Hello"}),
+        CHAT,
     ),
 )
 
@@ -304,6 +325,43 @@ REFUSED = (
         "data_row",
         ("1",),
     ),
+    Refused(
+        "two texts in a turn",
+        messages(QUESTION, {**ANSWER, "value": "No"}),
+        "data_row",
+        ("2",),
+    ),
+    Refused(
+        "two roles in a turn",
+        messages(QUESTION, {**ANSWER, "from": "human"}),
+        "data_row",
+        ("2",),
+    ),
+    Refused(
+        "two thoughts in a turn",
+        messages(QUESTION, {**ANSWER, "thinking": "Hm", "reasoning_content": "Ha"}),
+        "data_row",
+        ("2", "reasoning_content"),
+    ),
+    Refused(
+        "a question with its answer and a third text",
+        {"conversation": [{"human": "Hi", "assistant": "Hello", "content": "No"}]},
+        "data_roles",
+        ("1", "assistant", "content", "human", "role"),
+    ),
+    Refused("a list of answers", {"prompt": "Hi", "completion": ["Hello", "Hey"]}, "data_row"),
+    Refused(
+        "a prompt that is an object",
+        {"question": {"full_text": "Hi", "id": 7}, "answer": "Hello"},
+        "data_roles",
+        ("full_text", "id", "role"),
+    ),
+    Refused(
+        "the number of a choice",
+        {"question": "Which?", "choices": ["red", "blue"], "answer": 1},
+        "data_row",
+    ),
+    Refused("a talk that is a text", {"dialogue": "A: Hi", "summary": "A greets."}, "data_row"),
     Refused("no answer", messages(QUESTION), "data_no_answer"),
     Refused("system only", messages(SYSTEM), "data_no_answer"),
     Refused(
@@ -373,6 +431,12 @@ REFUSED = (
         messages(QUESTION, {"role": "assistant", "function_call": {}}),
         "data_row",
         ("2",),
+    ),
+    Refused(
+        "a weight that is a share",
+        messages(QUESTION, {**ANSWER, "weight": 0.5}),
+        "data_marks",
+        ("0", "0.5", "1", "2"),
     ),
     Refused(
         "a completion that is no turn",

@@ -48,6 +48,7 @@ def refusal(folder: Path, content: Any, train_on: TrainOn, kind: Kind = Kind.sft
         (row({"training": 1}, {"training": 0}), (True, False)),
         (row({"loss": False}, {"loss": True}), (False, True)),
         (row({"loss_mask": 0}, {"loss_mask": 1.0}), (False, True)),
+        (row({"output_with_loss": False}, {"output_with_loss": True}), (False, True)),
         (row({"mask": True}, {"mask": False}), (False, True)),  # of what is left out
         (row({"mask": 1}, {"train": True}), (False, True)),
         (row({"train": True, "weight": 1}, {"weight": 0}, train=False), (True, False)),
@@ -169,3 +170,8 @@ def test_rows_without_text_are_named(tmp_path: Path, content: Any, id: str) -> N
 def test_text_that_is_not_requested_is_refused_with_the_key(tmp_path: Path) -> None:
     problem = refusal(tmp_path, {"text": "Some text."}, TrainOn.all)
     assert problem.id == "data_columns" and "data.format=text" in str(problem.cure)
+
+
+def test_the_cure_of_a_row_without_a_marked_answer_does_not_ask_for_marks(tmp_path: Path) -> None:
+    problem = refusal(tmp_path, row({"weight": 0}, {"weight": 0}), TrainOn.all)
+    assert problem.id == "data_marks" and "train_on" not in str(problem.cure)

@@ -195,12 +195,12 @@ def test_all_samples_are_described_in_a_line() -> None:
     cut = replace(GOOD, loss=(False,) * 4, untruncated=9)
     [lengths] = samples(GOOD, GOOD, cut).lengths
     assert replace(lengths, duplicates=("/data.jsonl:2",)).describe() == (
-        "3 rows of 4 to 9 tokens, median 4; 33.3% cut off; 1 without a token that carries loss "
+        "3 rows of 4 to 9 tokens, median 4; 33.3% truncated; 1 without a token that carries loss "
         "(first: /data.jsonl:3); "
-        "1 duplicates (first: /data.jsonl:2)"
+        "1 duplicate (first: /data.jsonl:2)"
     )
     [scored] = samples(replace(GOOD, loss=None)).lengths
-    assert scored.describe() == "1 rows of 4 to 4 tokens, median 4; 0.0% cut off; 0 duplicates"
+    assert scored.describe() == "1 row of 4 tokens; 0.0% truncated; 0 duplicates"
 
 
 def test_batches_are_described() -> None:

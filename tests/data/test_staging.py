@@ -43,7 +43,7 @@ def test_the_copy_holds_the_converted_rows(tmp_path: Path) -> None:
     found = staged(data)
     assert found is not None
     assert (
-        found.describe() == "1 rows: prompt_completion (prompt, completion), converted to messages"
+        found.describe() == "1 row: prompt_completion (prompt, completion), converted to messages"
     )
     assert read(data.train_file) == [chat("Größe?", "groß")]
     assert staged(data) is None  # it is there
@@ -334,6 +334,9 @@ def test_the_first_rows_are_described(tmp_path: Path) -> None:
         "assistant)"
     )
     assert read_structure(local(path), 500).all_
+    single = write_lines(tmp_path / "b.jsonl", [{"prompt": "?", "ground_truth": "1"}])
+    described = read_structure(local(single, kind=Kind.rlvr)).describe()
+    assert described.startswith("b.jsonl: 1 row read: ") and "; 1 turn (user)" in described
     staged(local(path))
     assert read_structure(local(path)).read == 500  # known from the copy
 

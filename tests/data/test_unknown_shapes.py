@@ -10,6 +10,7 @@ import pytest
 
 from launch.config.schema import DataFormat, Kind
 from launch.data.draft import read_for_draft
+from launch.data.row_errors import path_of_text
 from launch.data.structure import read_structure
 from launch.errors import UserError
 from launch.worker.finding import Finding
@@ -58,21 +59,31 @@ def test_answers_of_unknown_names_do_not_make_a_stage_of_prompts(
     assert re.findall(r"'(\w+)'", problem.message) == named
     # each way of the cure works
     assert read_for_draft(path, {}, Kind.rlvr).kind == Kind.rlvr
-    if isinstance(row[named[-1]], str):
-        assert read_for_draft(path, {"completion": named[-1]}).kind == Kind.sft
+    first = read_for_draft(path, {"completion": f"{named[-1]}{path_of_text(row[named[-1]])}"})
+    assert first.kind == Kind.sft
     if len(named) == 2:
         pair = dict(zip(("chosen", "rejected"), named, strict=True))
         assert read_for_draft(path, pair).kind == Kind.dpo
 
 
 @pytest.mark.parametrize(
-    ("row", "is_named"),
-    [({"input": ASKED, "target": ANSWERED}, True), (ANSWERS[2][0], False), (ANSWERS[3][0], False)],
+    ("row", "column"),
+    [
+        ({"input": ASKED, "target": ANSWERED}, "target"),
+        (ANSWERS[2][0], "MY_COLUMN"),
+        (ANSWERS[3][0], "completions.0"),
+        (ANSWERS[5][0], "answers.0.answer"),
+        (
+            {"question": ASKED, "answers": {"text": [ANSWERED], "answer_start": [0]}},
+            "answers.text.0",
+        ),
+    ],
 )
-def test_the_cure_chooses_no_answer_of_several(tmp_path: Path, row: Row, is_named: bool) -> None:
+def test_the_cure_names_one_column_or_the_first_answer_of_a_list(
+    tmp_path: Path, row: Row, column: str
+) -> None:
     cure = str(refusal(write_lines(tmp_path / "a.jsonl", [row])).cure)
-    assert ("completion=target" in cure) == is_named
-    assert ("completion=MY_COLUMN" in cure) == (not is_named)
+    assert f"--columns completion={column})" in cure
 
 
 def test_prompts_are_prompts(tmp_path: Path) -> None:
@@ -110,6 +121,8 @@ RENDERED = (
     f"The conversation.\n[|Human|] {ASKED}\n[|AI|] {ANSWERED}\n[|Human|] ",
     f"### Human: {ASKED}### Assistant: ",
     f"Talk.\nHuman: {ASKED}\nAssistant: ",
+    f"USER: {ASKED} ASSISTANT: {ANSWERED}",
+    f"Assistant: {ANSWERED}",
 )
 
 
@@ -147,6 +160,8 @@ UNUSED: tuple[Row, ...] = (
     {"annotations": {"rating": "4"}},
     {"thinking_trajectories": ["Well..."]},
     {"conversation": [{"role": "user", "content": "Another one"}]},
+    {"history": '[["Before?", "Yes."]]'},
+    {"label": "A"},  # which a turn holds as a letter alone
 )
 
 

@@ -30,8 +30,10 @@ def pictures() -> ModuleType:
 
 
 def shape(line: str) -> str:
-    """Return a line without what differs between two runs: spaces, numbers, digests."""
-    return re.sub(r"(?<=-)([0-9a-f]{16}|[0-9a-f]{8})|\d[\d.,:]*", "0", re.sub(r"\s", "", line))
+    """Return a line without what differs between two runs: spaces, numbers, digests, times."""
+    packed = re.sub(r"\s", "", line)
+    packed = re.sub(r"(\d+(h|min|s)(?![a-z]))+", "0s", packed)
+    return re.sub(r"(?<=-)([0-9a-f]{16}|[0-9a-f]{8})|\d[\d.,:]*", "0", packed)
 
 
 def recorded(theme: str) -> str:
@@ -53,6 +55,14 @@ def test_the_recorded_refusal_is_what_plan_prints(
     )
 
 
+def test_the_picture_of_the_front_page_has_a_caption() -> None:
+    """It follows both versions, of which a reader sees one."""
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    _, _, after = text.partition("assets/terminal-dark.svg")
+    _, caption, *_ = after.split("\n\n")
+    assert "terminal-light.svg" not in after and re.fullmatch(r"\*[A-Z].{40,}\.\*\s*", caption)
+
+
 def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:
     drawn = {path.name: path.read_text(encoding="utf-8") for path in ASSETS.glob("*.svg")}
     for theme, colours in pictures.THEMES.items():
@@ -63,6 +73,7 @@ def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:
         assert "@import" not in text
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_recorded_demo_has_every_line_of_a_run(pictures: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")

@@ -85,10 +85,14 @@ def rules_page() -> str:
         "## Rules of plan and lint",
         "",
         (
-            "The rows of `launch/rules/table.yaml`. `plan` applies all of them, but those of `lint` "
-            "alone; `lint` those about"
+            "The rows of `launch/rules/table.yaml`. `lint` applies a row as a warning, unless it is one "
+            "of `plan` alone: a"
         ),
-        "flags, as warnings.",
+        (
+            "command has no recipe, so that `lint` knows nothing of its keys. The cure is the one of the "
+            "row; `plan` prints"
+        ),
+        "what of it works on the given line.",
         "",
         *table(("id", "severity", "applies", "message", "cure", "upstream"), rows_of_the_table()),
         "",
@@ -226,7 +230,7 @@ def applies(rules: list[Rule]) -> str:
     """Return when the rules of a row apply: its trainers, flags and conditions."""
     rule = rules[0]
     flags = ", ".join(f"`{each.flag}`" for each in rules if each.flag)
-    parts = [f"{rule.only} alone"] if rule.only else []
+    parts = [f"{place} alone" for place in rule.places if len(rule.places) == 1]
     parts += [", ".join(rule.trainers)] if rule.trainers else []
     conditions = []
     for name, needed in sorted(rule.when.items(), key=lambda entry: entry[0] != rule.flag):

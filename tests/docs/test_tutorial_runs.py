@@ -25,6 +25,7 @@ from tests.paths import ROOT
 TUTORIAL = ROOT / "docs" / "tutorial"
 _OF_RUNS = ("status", "logs", "merge", "new", "eval", "generate", "--version")
 _OWN = ("stage=mine", "stage=mine_lora", "stage=guesses", "stage=colours")  # that the page drafts
+_DURATION = re.compile(r"\d+ (?:h|min|s)\b(?: \d+ (?:min|s)\b)?")
 _NUMBER = re.compile(r"\b[0-9a-f]{8}\b|\d[\d.:,]*(?:e-?\d+)?")
 
 pytestmark = pytest.mark.slow
@@ -125,13 +126,14 @@ def shown_output(page: Path) -> list[str]:
 
 
 def normalise(line: str) -> str:
-    return " ".join(_NUMBER.sub("#", line).split())
+    return " ".join(_NUMBER.sub("#", _DURATION.sub("# s", line)).split())
 
 
 # the page that trains longest
-_RLVR = pytest.param("rlvr", marks=(pytest.mark.thorough, pytest.mark.timeout(2400)))
+_RLVR = pytest.param("rlvr", marks=pytest.mark.timeout(2400))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["demo", "own-data", "lora", "scale-up", _RLVR])
 def test_the_page_is_carried_out(name: str, home: Path) -> None:
     page = TUTORIAL / f"{name}.md"

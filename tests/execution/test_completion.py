@@ -191,9 +191,10 @@ def test_settings_that_the_trainer_never_reached_are_unmet_and_those_nothing_che
 ):
     done = Outcome(0, 1.0, 5, 0.5)
     assert (
-        verify_evidence(done, merge_events([], {"clip": "1.0"}, inspects=True), []).exit_code == 3
+        verify_evidence(done, merge_events([], {"grad_clip": "1.0"}, inspects=True), []).exit_code
+        == 3
     )
-    assert verify_evidence(done, merge_events([], {"clip": "1.0"}, inspects=False), []) == done
+    assert verify_evidence(done, merge_events([], {"grad_clip": "1.0"}, inspects=False), []) == done
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     if saved_at:
         append(tmp_path / "events.jsonl", [event("saved", 2.0, step=saved_at)])
     plan = planned("stage=demo", "trainer=trl_sft", "gpus=0", machine=fixed_machine(tmp_path))
-    evidence = [Evidence("clip", "1.0", "read", "1.0", verdict)]
+    evidence = [Evidence("grad_clip", "1.0", "read", "1.0", verdict)]
     kept = keep_finished_work(outcome, plan, Run(tmp_path), evidence)
     assert kept.exit_code == (0 if is_kept else outcome.exit_code)
     assert (str(outcome.cause) in str(kept.afterwards)) == is_kept

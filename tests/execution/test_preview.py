@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import UserError, ways_of
+from launch.__main__ import main
+from launch.errors import EXIT_REFUSED, UserError, ways_of
 from launch.execution.preview import (
     DataSet,
     inspect_data,
@@ -162,3 +163,14 @@ def test_a_trainer_that_says_why_it_shows_no_samples_is_not_asked() -> None:
             "gpus=1",
             "+trainer.unsupported_because.preview=not captured",
         )
+
+
+def test_prompts_have_no_samples_and_nothing_is_built_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cure tries what RLVR has: prompts and verifiers."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["preview", "stage=demo_rlvr"]) == EXIT_REFUSED
+    printed = capsys.readouterr().err
+    assert "[no_preview]" in printed and "`launch check" in printed
+    assert "starting" not in printed and list(tmp_path.iterdir()) == []

@@ -156,7 +156,7 @@ def test_an_early_interruption_starts_again_by_itself(
     plan = plan_of(tmp_path, f"trainer={trainer}")
     interrupted(plan, 280.0, exit_code)
     start = decide_start(plan)
-    assert "9:20" in str(start.restart_reason)
+    assert "9 min 20 s" in str(start.restart_reason)
     lines: list[str] = []
     clear_run_folder(plan, start, lines.append)
     [archive] = plan.folder.parent.iterdir()

@@ -26,8 +26,8 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import WatchConfig
+from launch.planning.batch_split import Batch
 from launch.planning.estimate.out_of_memory import RunSettings
-from launch.planning.parallel import Batch
 from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"

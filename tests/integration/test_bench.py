@@ -33,6 +33,7 @@ def bench(*words: str, cwd: Path, code: int) -> tuple[dict[str, Any], str]:
     return record, ran.stderr
 
 
+@pytest.mark.thorough
 def test_two_settings_on_the_cpu(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The first call has time for one run alone; the second one keeps it and runs the others."""
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")

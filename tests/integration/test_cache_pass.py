@@ -52,10 +52,7 @@ CASES = [(trainer, template) for trainer in TRAINERS for template in TEMPLATES]
 # in every run of the suite; the others are thorough
 KEPT = {
     ("finetune", "mine.jinja"),
-    ("olmo_core_finetune", "chatml"),
     ("dpo_tune_cache", "chatml"),
-    ("dpo", "mine.jinja"),
-    ("reward_modeling", "chatml"),
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.conftest import launch_in, records
 from tests.integration.reports import read_report
+from tests.thorough import mark_others
 
 STEPS = 3
 TRAINERS = {
@@ -37,6 +38,8 @@ RUNS = [
     *(("trl_dpo", width) for width in ("one", "two")),
 ]
 TRACKED = ("finetune", "dpo_tune_cache", "trl_sft")
+# in every run of the suite; the others are thorough
+KEPT = [("finetune", "one"), ("trl_sft", "one"), ("trl_sft", "zero3"), ("trl_dpo", "one")]
 METRICS = {
     *("loss", "lr", "grad_norm", "seconds", "tokens", "tokens_padded", "padding_share"),
     *("tokens_per_second", "tokens_per_second_total"),
@@ -56,7 +59,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
-@pytest.mark.parametrize(("trainer", "width"), RUNS)
+@pytest.mark.parametrize(("trainer", "width"), mark_others(RUNS, KEPT))
 def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureRequest) -> None:
     if trainer in ("finetune", "dpo_tune_cache"):
         request.getfixturevalue("open_instruct")
@@ -98,7 +101,7 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
 
     items = json.loads((folder / "evidence.json").read_text())["items"]
     assert {item["verdict"] for item in items} == {"proven", None}
-    assert {"dtype", "packing", "clip", "gradient_checkpointing"} <= {
+    assert {"dtype", "packing", "grad_clip", "gradient_checkpointing"} <= {
         i["what"] for i in items if i["verdict"]
     }
 
@@ -121,7 +124,7 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
             assert TOKEN.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("trainer", mark_others(list(TRAINERS), ["trl_sft"]))
 def test_the_first_loss_is_the_same_at_every_width(trainer: str) -> None:
     """Same global batch, same model, same data: the loss of the first step does not depend on how
     it is split.

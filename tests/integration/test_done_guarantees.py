@@ -47,8 +47,12 @@ def read_items(run: Path) -> dict[str, dict[str, str]]:
     ("words", "is_open"),
     [
         (("stage=demo", "trainer=trl_sft", "recipe.max_steps=1"), True),
-        (("stage=demo_lora", "recipe.max_steps=1", "recipe.lr_scheduler=cosine"), True),
-        (
+        pytest.param(
+            ("stage=demo_lora", "recipe.max_steps=1", "recipe.lr_scheduler=cosine"),
+            True,
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             (
                 "stage=demo_dpo",
                 "trainer=trl_dpo",
@@ -56,8 +60,13 @@ def read_items(run: Path) -> dict[str, dict[str, str]]:
                 "recipe.lr_scheduler=constant",
             ),
             False,
+            marks=pytest.mark.thorough,
         ),
-        (("stage=demo_dpo", "trainer=trl_dpo", "recipe.max_steps=2"), False),
+        pytest.param(
+            ("stage=demo_dpo", "trainer=trl_dpo", "recipe.max_steps=2"),
+            False,
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_run_of_a_step_or_two_proves_what_it_can(
@@ -78,6 +87,7 @@ def test_a_run_of_a_step_or_two_proves_what_it_can(
     assert json.loads((run / "DONE").read_text(encoding="utf-8"))["model"]["files"]
 
 
+@pytest.mark.thorough
 def test_dpo_whose_first_updates_rounding_hides_trains(home: Path) -> None:
     """A warm-up from 1.7e-8, under which the norms of 1.0 do not move in fp32."""
     words = (
@@ -110,6 +120,7 @@ def write_pairs(file: Path, chosen: str, rejected: list[str]) -> str:
     return str(file)
 
 
+@pytest.mark.thorough
 def test_a_reward_model_is_proven_in_the_folder_that_its_script_adds(
     home: Path, open_instruct: Path
 ) -> None:
@@ -150,9 +161,14 @@ LONG = "word " * 700  # more than recipe.max_seq_length
 @pytest.mark.parametrize(
     ("rejected", "overrides", "found"),
     [
-        (None, ("flags.assistant_only_loss=false",), "loss_on_user"),
+        pytest.param(
+            None,
+            ("flags.assistant_only_loss=false",),
+            "loss_on_user",
+            marks=pytest.mark.thorough,
+        ),
         ([f"{LONG} no"] * 5 + ["No."] * 3, (), "equal_pairs"),  # after truncation
-        ([f"{LONG} no"] * 3 + ["No."] * 5, (), None),
+        pytest.param([f"{LONG} no"] * 3 + ["No."] * 5, (), None, marks=pytest.mark.thorough),
     ],
 )
 def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
@@ -216,7 +232,7 @@ TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answe
     ("chat_template", "messages", "trainer", "found"),
     [
         (marked_template(), CALLS, "trl_sft", "calls_dropped"),
-        (None, TOO_LONG, "finetune", "no_loss_tokens"),
+        pytest.param(None, TOO_LONG, "finetune", "no_loss_tokens", marks=pytest.mark.thorough),
         (DROPPED, [USER, YES], "finetune", "answer_changed"),
     ],
 )
@@ -250,6 +266,7 @@ def test_a_template_or_rows_that_train_something_else_stop_a_run(
     assert not (home / "runs" / "demo" / file.stem / "events.jsonl").exists()
 
 
+@pytest.mark.thorough
 def test_a_last_evaluation_that_fails_leaves_the_finished_model(home: Path) -> None:
     """Validation rows that are all too long end TRL with a KeyError after the last step."""
     train = write_chats(home / "train.jsonl", [f"Is {number} a number?" for number in range(64)])
@@ -286,6 +303,7 @@ def test_an_adapter_goes_only_with_its_own_base(home: Path) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def test_asked_twice_it_is_computed_once(
     assert Run(runs / "demo" / "sft").status.state == "done"
 
 
+@pytest.mark.thorough
 def test_the_numbers_are_those_of_the_harness_by_hand(
     evaluated: tuple[int, dict[str, Any]], trained_demo: Path
 ) -> None:
@@ -181,6 +182,7 @@ def test_the_numbers_are_those_of_the_harness_by_hand(
         )
 
 
+@pytest.mark.thorough
 def test_an_unknown_task_ends_the_command(
     trained_demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +222,7 @@ def test_a_task_that_does_not_exist_or_needs_the_network_is_refused(
     assert "none.jsonl" in reason["reason"]
 
 
+@pytest.mark.thorough
 def test_a_run_with_evaluate_is_scored_against_each_model_of_its_chain(
     trained_demo: Path,
     few_questions: Path,
@@ -257,6 +260,7 @@ def test_a_run_with_evaluate_is_scored_against_each_model_of_its_chain(
     assert (again["computed"], again["tasks"]) == (0, summary["tasks"])
 
 
+@pytest.mark.thorough
 def test_the_task_of_the_documentation(trained_demo: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "evaluate.md").read_text(encoding="utf-8")
     [task] = re.findall(r"^    task: my_questions\n(?:    .+\n)+", page, re.MULTILINE)
@@ -279,6 +283,7 @@ def test_the_task_of_the_documentation(trained_demo: Path, tmp_path: Path) -> No
     assert any("exactly 0" in reason for reason in scores["broken"])
 
 
+@pytest.mark.thorough
 def test_an_evaluation_that_fails_leaves_the_run_as_it_was(
     trained_demo: Path, tmp_path: Path
 ) -> None:
@@ -297,6 +302,7 @@ def test_an_evaluation_that_fails_leaves_the_run_as_it_was(
     assert Run(trained_demo / "runs" / "demo" / "sft").status.state == "done"
 
 
+@pytest.mark.thorough
 def test_an_adapter_is_scored_without_a_merge(trained_adapter: Path, few_questions: Path) -> None:
     runs = trained_adapter / "runs"
     assert main(["eval", "demo_lora/sft", f"tasks={few_questions}", f"runs={runs}"]) == 0

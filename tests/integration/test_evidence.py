@@ -20,6 +20,7 @@ from tests.integration.test_worker_training import (
     trainer_arguments,
 )
 from tests.integration.tiny_stage import TinyStage
+from tests.thorough import mark_others
 from tests.worker import ranks
 
 pytestmark = pytest.mark.slow
@@ -75,28 +76,31 @@ def test_what_a_doctored_trainer_leaves_out_is_refuted(
     assert f"launch: {error['message']}" in run.output[0].splitlines()
 
 
-@pytest.mark.parametrize("allow", [False, True])
+@pytest.mark.parametrize("allow", mark_others([False, True], [False]))
 def test_another_clipping_than_asked_stops_before_the_first_step(
     allow: bool, tmp_path: Path, tiny: TinyStage
 ) -> None:
-    words = ["--expect", "clip=0.5", *(["--allow", "refuted_clip"] if allow else [])]
+    words = ["--expect", "grad_clip=0.5", *(["--allow", "refuted_grad_clip"] if allow else [])]
     run = run_alone(tmp_path, [*words, *trainer_arguments("trl_sft", tiny, None)], "trl_sft")
-    [clip] = [event for event in run.of_kind("evidence") if event["what"] == "clip"]
+    [clip] = [event for event in run.of_kind("evidence") if event["what"] == "grad_clip"]
     assert (clip["requested"], clip["value"], clip["verdict"]) == ("0.5", "1.0", "refuted")
     place = "(seen in Accelerator.clip_grad_norm_() before the first optimizer step)"
     if allow:
         assert run.code == 0, run.describe()
         [warning] = [event["message"] for event in run.of_kind("warning")]
-        assert place in warning and warning.endswith("[refuted_clip], allowed")
+        assert place in warning and warning.endswith("[refuted_grad_clip], allowed")
         assert run.of_kind("step")
     else:
         assert run.code != 0
         [error] = run.of_kind("error")
         assert place in error["message"]
-        assert error["message"].endswith("[refuted_clip]; allow=[refuted_clip] runs it anyway")
+        assert error["message"].endswith(
+            "[refuted_grad_clip]; allow=[refuted_grad_clip] runs it anyway"
+        )
         assert run.of_kind("step") == []
 
 
+@pytest.mark.thorough
 def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
     flags = ("--packing", "true", "--packing_strategy", "bfd", "--max_length", "256")
     run = train(
@@ -115,6 +119,7 @@ def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
         assert found["master_dtype"]["value"] == "fp32"
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_not_what_was_asked_exits_3(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -144,6 +149,6 @@ def test_a_run_that_is_not_what_was_asked_exits_3(
         for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
     }
     assert (items["packing"]["verdict"], items["packing"]["found"]) == ("refuted", "none")
-    assert (items["dtype"]["verdict"], items["clip"]["verdict"]) == ("proven", "unproven")
-    assert items["clip"]["how"] == "the run ended before it was checked"
+    assert (items["dtype"]["verdict"], items["grad_clip"]["verdict"]) == ("proven", "unproven")
+    assert items["grad_clip"]["how"] == "the run ended before it was checked"
     assert records(run / "metrics.jsonl") == []

@@ -98,6 +98,7 @@ def test_what_a_trainer_dies_of(row: str, tmp_path: Path) -> None:
     run(tmp_path, CAUSES[row], row)
 
 
+@pytest.mark.thorough
 def test_an_error_in_the_trainer_s_import(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def train(:\n    pass\n", encoding="utf-8")
     run(
@@ -107,6 +108,7 @@ def test_an_error_in_the_trainer_s_import(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -119,6 +121,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         run(tmp_path, body, "the port is in use", env={"TAKEN": str(taken.getsockname()[1])})
 
 
+@pytest.mark.thorough
 def test_a_collective_that_times_out(tmp_path: Path) -> None:
     body = """
     dist = group(3)
@@ -169,6 +172,7 @@ def hub() -> Iterator[str]:
     server.shutdown()
 
 
+@pytest.mark.thorough
 def test_a_gated_repository(tmp_path: Path, hub: str) -> None:
     body = """
     from huggingface_hub import snapshot_download
@@ -183,6 +187,7 @@ def test_a_gated_repository(tmp_path: Path, hub: str) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_log_flood(tmp_path: Path) -> None:
     body = """
     fault()
@@ -194,6 +199,7 @@ def test_a_log_flood(tmp_path: Path) -> None:
     assert (finished.folder.logs / "rank-0.log").read_bytes().count(b"\n") >= 200_000
 
 
+@pytest.mark.thorough
 def test_a_flood_of_invalid_utf_8(tmp_path: Path) -> None:
     body = """
     event("phase", phase="training")

@@ -46,6 +46,7 @@ def test_a_real_run_whose_loss_becomes_nan(home: Path) -> None:
     assert text.count("non_finite") > 1, "the guard and its measurements"
 
 
+@pytest.mark.thorough
 def test_a_real_run_that_diverges(home: Path) -> None:
     words = [
         "recipe.learning_rate=0.5",

@@ -133,6 +133,7 @@ def test_a_guard_ends_the_run(row: str, tmp_path: Path) -> None:
     run(tmp_path, body, row, guards=guards)
 
 
+@pytest.mark.thorough
 def test_nan_in_the_last_steps_of_a_fast_run(tmp_path: Path) -> None:
     body = """
     fault()
@@ -169,6 +170,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
     assert "from <module> (trainer.py:" in finished.shown
 
 
+@pytest.mark.thorough
 def test_a_rank_that_leaves_silently(tmp_path: Path) -> None:
     body = """
     event("phase", phase="training")
@@ -181,6 +183,7 @@ def test_a_rank_that_leaves_silently(tmp_path: Path) -> None:
     run(tmp_path, body, "a rank exits with status 0 while others wait", ranks=2, guards=guards)
 
 
+@pytest.mark.thorough
 def test_a_failed_rank_that_does_not_end(tmp_path: Path) -> None:
     """As under DeepSpeed, whose engine was measured to keep a failed rank alive for 66 s."""
     body = """
@@ -254,6 +257,7 @@ def test_the_next_checkpoint_will_not_fit(tmp_path: Path, small_disk: Path) -> N
     assert not (small_disk / "model" / "too-much").exists()
 
 
+@pytest.mark.thorough
 def test_the_disk_is_full(tmp_path: Path, small_disk: Path) -> None:
     body = f"""
     import torch

@@ -43,6 +43,7 @@ def test_the_answers_are_those_of_transformers_for_the_same_seed(trained_demo: P
     assert len(set(texts)) == 3
 
 
+@pytest.mark.thorough
 def test_an_adapter_answers_on_its_base_without_a_merge(trained_adapter: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -65,6 +66,7 @@ def test_an_adapter_answers_on_its_base_without_a_merge(trained_adapter: Path) -
     assert answer["text"] != tokenizer.decode(plain, skip_special_tokens=True)
 
 
+@pytest.mark.thorough
 def test_a_training_state_answers_as_the_model_whose_weights_it_holds(
     trained_demo: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_base_is_scored_alone_compared_and_asked(
     assert all(len(row["answers"]) == 2 for row in rows)
 
 
+@pytest.mark.thorough
 def test_a_run_without_held_out_rows_is_not_judged_by_the_demos_questions(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_run_without_held_out_rows_is_not_judged_by_the_demos_questions(
     assert "mine/all" in error and "[no_held_out]" in error
 
 
+@pytest.mark.thorough
 def test_two_ranks_of_dpo_answer_the_same_prompts(home: Path) -> None:
     words = (
         "stage=demo_dpo",
@@ -164,6 +166,7 @@ def test_two_ranks_of_dpo_answer_the_same_prompts(home: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_rows_that_cannot_be_used_are_left_out_of_the_training_and_recorded(home: Path) -> None:
     rows = (home / "chats.jsonl").read_text().splitlines(True)
     asked = json.loads(rows[0])["messages"][0]

@@ -27,6 +27,7 @@ from tests.execution.supervise.fake import wait_for
 from tests.integration import warm
 from tests.integration.faults import PRELUDE
 from tests.paths import ROOT
+from tests.thorough import mark_others
 
 pytestmark = pytest.mark.slow
 _PATIENCE = 300  # seconds that an end may take on a machine which others load
@@ -99,6 +100,7 @@ def outcome(home: Path) -> dict[str, object]:
     return content
 
 
+@pytest.mark.thorough
 def test_escape_codes_do_not_reach_the_terminal(
     start: Start,
     tmp_path: Path,
@@ -119,12 +121,14 @@ def test_escape_codes_do_not_reach_the_terminal(
         assert "red" in printed and not RAW & {*printed}, argv
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shell", [">&- 2>&-", ">/dev/full 2>&1"])
 def test_a_run_without_a_place_to_print(start: Start, tmp_path: Path, shell: str) -> None:
     end(start(TRAIN, shell=shell), 1)
     assert "is not a complete model" in str(outcome(tmp_path)["cause"])
 
 
+@pytest.mark.thorough
 def test_a_terminal_that_is_closed(start: Start, tmp_path: Path) -> None:
     (tmp_path / "wait").touch()
     terminal, inner = pty.openpty()
@@ -140,7 +144,7 @@ def test_a_terminal_that_is_closed(start: Start, tmp_path: Path) -> None:
     assert "is not a complete model" in str(outcome(tmp_path)["cause"])
 
 
-@pytest.mark.parametrize("replaced_by", [None, "file"])
+@pytest.mark.parametrize("replaced_by", mark_others([None, "file"], ["file"]))
 def test_a_run_folder_that_is_removed_while_it_trains(
     start: Start, tmp_path: Path, replaced_by: str | None
 ) -> None:
@@ -161,7 +165,9 @@ def handles_sigterm(process: subprocess.Popen[str]) -> bool:
     return bool(int(caught.split()[1], 16) & 1 << signal.SIGTERM - 1)
 
 
-@pytest.mark.parametrize("when", ["the handler is set", "the run is locked"])
+@pytest.mark.parametrize(
+    "when", mark_others(["the handler is set", "the run is locked"], ["the handler is set"])
+)
 def test_sigterm_in_the_first_second(start: Start, tmp_path: Path, when: str) -> None:
     process = start(TRAIN)
     lock = tmp_path / "runs" / "demo" / ".r.lock"
@@ -183,6 +189,7 @@ command.console()
 """
 
 
+@pytest.mark.thorough
 def test_sigterm_while_a_dataclass_is_made(tmp_path: Path) -> None:
     """By `exec`, after which `python -m` would end by SIGINT for a KeyboardInterrupt."""
     (tmp_path / "in_exec.py").write_text(IN_EXEC)
@@ -219,6 +226,7 @@ def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(
     ] == []
 
 
+@pytest.mark.thorough
 def test_status_and_logs_show_the_cause_and_the_cure_as_the_end_of_the_run_did(
     start: Start,
     tmp_path: Path,
@@ -266,7 +274,7 @@ import glob, shutil
 shutil.copytree(glob.glob(f"{CACHE}/demo/model-*")[0], "runs/demo/r/model", dirs_exist_ok=True)
 """
 _WEIGHTS = ("first_update", "gradients", "last_update", "saved_weights")
-_BATCHES = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch")
+_BATCHES = ("dtype", "packing", "gradient_checkpointing", "grad_clip", "global_batch")
 _RATES = ("learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "max_steps")
 _ROWS = ("seed", "max_seq_length", "mixture")
 _SETTINGS = (*_BATCHES, *_RATES, *_ROWS, *_WEIGHTS)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.conftest import launch_in, records, start
 from tests.paths import ROOT
+from tests.thorough import mark_others
 
 pytestmark = pytest.mark.slow
 # the template ends its answers otherwise than the tokenizer of the demo
@@ -71,7 +72,10 @@ def add_index(inputs: Path) -> None:
     (inputs / "base" / "model.safetensors.index.json").write_text("{}", encoding="utf-8")
 
 
-@pytest.mark.parametrize("change", [swap_weights, edit_template, add_index])
+CHANGES = [swap_weights, edit_template, add_index]
+
+
+@pytest.mark.parametrize("change", mark_others(CHANGES, [swap_weights, edit_template]))
 def test_an_input_that_is_replaced_before_it_is_loaded_stops_the_run(
     home: Path, inputs: Path, change: Callable[[Path], None]
 ) -> None:
@@ -81,7 +85,7 @@ def test_an_input_that_is_replaced_before_it_is_loaded_stops_the_run(
     assert json.loads((run / "FAILED").read_text())["cause_id"] == "input_changed"
 
 
-@pytest.mark.parametrize("change", [swap_weights, edit_template, add_index])
+@pytest.mark.parametrize("change", mark_others(CHANGES, [swap_weights]))
 def test_an_input_that_is_replaced_after_it_was_loaded_is_only_reported(
     home: Path, inputs: Path, change: Callable[[Path], None]
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import launch_in, records
+from tests.thorough import mark_others
 
 pytestmark = pytest.mark.slow
 SFT = ("stage=demo", "trainer=trl_sft", "report=false", "recipe.max_steps=12")
@@ -113,7 +114,9 @@ def put_earlier(run: Path) -> None:
         shutil.copy(run / "model" / "checkpoint-6" / name, run / "model" / "checkpoint-12" / name)
 
 
-@pytest.mark.parametrize("change", [halve, put_start, spoil, put_earlier])
+@pytest.mark.parametrize(
+    "change", mark_others([halve, put_start, spoil, put_earlier], [put_earlier])
+)
 def test_a_checkpoint_whose_files_were_replaced_is_not_resumed(
     resume: Callable[..., tuple[int, str, Path]], change: Callable[[Path], None]
 ) -> None:
@@ -142,9 +145,9 @@ def forget_training(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "id"),
     [
-        (forget_writer, "unproven_"),
+        pytest.param(forget_writer, "unproven_", marks=pytest.mark.thorough),
         (write_nan, "refuted_saved_weights"),
-        (forget_training, "unproven_first_update"),
+        pytest.param(forget_training, "unproven_first_update", marks=pytest.mark.thorough),
     ],
 )
 def test_a_resume_without_a_step_left_that_lacks_a_proof_is_not_done(
@@ -159,9 +162,11 @@ def test_a_resume_without_a_step_left_that_lacks_a_proof_is_not_done(
     ("trainer", "words"),
     [
         ("finetune", ("stage=demo", "recipe.loss_averaging=tokens")),
-        ("dpo_tune_cache", ("stage=demo_dpo",)),
-        ("trl_dpo", ("stage=demo_dpo",)),
-        ("trl_sft", ("stage=demo_lora", "recipe.lora.rank=4")),
+        pytest.param("dpo_tune_cache", ("stage=demo_dpo",), marks=pytest.mark.thorough),
+        pytest.param("trl_dpo", ("stage=demo_dpo",), marks=pytest.mark.thorough),
+        pytest.param(
+            "trl_sft", ("stage=demo_lora", "recipe.lora.rank=4"), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_each_trainer_that_resumes_proves_its_last_checkpoint(

@@ -22,6 +22,7 @@ from tests.data.files import write_lines
 from tests.integration.jobs import run_jobs, training_job
 from tests.integration.test_shapes import Previewed, add_preview, read_samples, text_of
 from tests.integration.tiny_stage import TinyStage
+from tests.thorough import mark_others, selected
 from tests.trl_texts import INSTALLED
 
 pytestmark = [
@@ -59,6 +60,8 @@ CASES = {
     "trl text": Case("trl_sft", "text", (BINS,), trains=True),
     "adapter text": Case("trl_sft", "text", (BINS, LORA)),
 }
+# in every run of the suite; the others are thorough
+KEPT = ("finetune last", "trl last in bins", "trl marked")
 # What each row says: the words of its answers, and which of them are marked. Answers may be equal.
 ROWS = (
     (("one", "two", "three"), (True, False, True)),
@@ -129,12 +132,13 @@ def train(plan: Plan, folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def previews(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     tiny: TinyStage,
     olmo_stage: TinyStage,
     open_instruct: Path,
 ) -> dict[str, Previewed]:
-    """The samples of every case, and the trainings; all jobs in one process."""
+    """The samples of every case that is run, and the trainings; all jobs in one process."""
     root = tmp_path_factory.mktemp("learnt")
     for learns in ("all", "last", "marked"):
         rows = [chat(words, marks if learns == "marked" else None) for words, marks in ROWS]
@@ -142,7 +146,8 @@ def previews(
     write_lines(root / "text" / "train.jsonl", [{"text": text} for text in TEXTS])
     jobs: list[dict[str, Any]] = []
     previewed = {}
-    for name, case in CASES.items():
+    for name in selected(request, list(CASES)):
+        case = CASES[name]
         is_olmo = case.trainer == "olmo_core_finetune"
         plan = make_plan(root, name, (olmo_stage if is_olmo else tiny).model)
         folder = plan.runs
@@ -157,7 +162,10 @@ def sides_of(data: TokenizedSamples) -> list[PairSide]:
     return [sample.sides[0] for sample in data.samples]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].learns != "text"])
+CHATS = [name for name in CASES if CASES[name].learns != "text"]
+
+
+@pytest.mark.parametrize("name", mark_others(CHATS, KEPT))
 def test_the_requested_answers_are_learnt_and_no_others(
     previews: dict[str, Previewed], name: str
 ) -> None:
@@ -185,6 +193,7 @@ def is_due(learns: str, number: int, words: Sequence[str], marks: Sequence[bool]
     return learns == "all" or marks[number]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["trl text", "adapter text"])
 def test_every_token_of_a_text_is_learnt(previews: dict[str, Previewed], name: str) -> None:
     data = read_samples(previews[name])
@@ -197,7 +206,10 @@ def test_every_token_of_a_text_is_learnt(previews: dict[str, Previewed], name: s
     assert len(sides_of(data)[1].ids) > 2 * LENGTH  # its pieces are in several rows
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].trains])
+TRAINED = [name for name in CASES if CASES[name].trains]
+
+
+@pytest.mark.parametrize("name", mark_others(TRAINED, KEPT))
 def test_a_run_proves_what_it_learns(previews: dict[str, Previewed], name: str) -> None:
     folder = previews[name].out.parent
     log = (folder / "training.log").read_text(encoding="utf-8")

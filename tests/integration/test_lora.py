@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import launch_in
+from tests.thorough import mark_others
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,8 @@ CASES = (
     *(("finetune", "single"), ("finetune", "zero3"), ("dpo_tune_cache", "ddp")),
     *(("trl_sft", "zero2"), ("trl_dpo", "zero3")),
 )
+# in every run of the suite; the others are thorough
+KEPT = (("finetune", "single"), ("trl_dpo", "zero3"))
 
 
 def read_evidence(run: Path) -> dict[str, tuple[str, str]]:
@@ -50,7 +53,7 @@ def test_the_adapter_trains_and_the_base_does_not(trained_adapter: Path) -> None
     assert not (run / "model" / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize(("trainer", "mode"), CASES)
+@pytest.mark.parametrize(("trainer", "mode"), mark_others(CASES, KEPT))
 def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(
     trainer: str, mode: str, home: Path
 ) -> None:
@@ -84,6 +87,7 @@ def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(
     assert not (run / "model" / "model.safetensors").exists()
 
 
+@pytest.mark.thorough
 def test_from_sft_to_dpo_to_its_merge_and_on(trained_adapter: Path) -> None:
     """DPO trains a new adapter on the merge of SFT's; its own merge is what the next DPO trains
     whole.
@@ -114,6 +118,7 @@ def test_from_sft_to_dpo_to_its_merge_and_on(trained_adapter: Path) -> None:
         assert step["step"] == 1 and step["loss"] == pytest.approx(math.log(2), abs=2e-3)
 
 
+@pytest.mark.thorough
 def test_trl_dpo_has_the_recipes_chat_template(home: Path) -> None:
     [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
     shutil.copytree(model, home / "mine")
@@ -132,6 +137,7 @@ def test_trl_dpo_has_the_recipes_chat_template(home: Path) -> None:
     assert "<|assistant|>" in (run / "model" / "chat_template.jinja").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_dpo_goes_on_with_the_adapter_and_measures_against_it(trained_adapter: Path) -> None:
     """The reference policy is the SFT adapter: at the first step nothing has moved, and the loss is
     ln 2.
@@ -207,3 +213,21 @@ def test_an_adapter_on_4_bit_weights_is_trained_and_merged_into_whole_ones(home:
     assert merged["dtype"] == "float32" and not json.loads(
         (run / "merged" / "config.json").read_text()
     ).get("quantization_config")
+
+
+@pytest.mark.thorough
+def test_another_kind_of_adapter_with_8_bit_states_is_proven_and_merged(home: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    kind = ("recipe.lora.dora=true", "recipe.lora.rslora=true", "recipe.lora.init=pissa")
+    words = ("stage=demo_lora", *kind, "recipe.optimizer=adamw_8bit", "recipe.max_steps=3")
+    done = launch_in(home, *words, "name=kind")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = home / "runs" / "demo_lora" / "kind"
+    evidence = read_evidence(run)
+    proven = ("lora", "lora_dora", "lora_rslora", "lora_init", "optimizer", "first_update")
+    assert {evidence[name][0] for name in (*proven, "saved_weights")} == {"proven"}
+    assert evidence["optimizer"][1] == "adamw_8bit" and evidence["lora_init"][1] == "pissa"
+    done = launch_in(home, "merge", "demo_lora/kind")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((run / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
+    assert report["own_samples"] and report["error"] < 1e-4

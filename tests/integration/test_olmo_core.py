@@ -38,6 +38,7 @@ def verdicts(folder: Path) -> dict[str, dict[str, Any]]:
     return {item["what"]: item for item in items}
 
 
+@pytest.mark.thorough
 def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path: Path) -> None:
     batch = ("recipe.global_batch_size=8", "recipe.per_device_batch_size=2", "processes=2")
     words = (
@@ -63,7 +64,7 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
         "device",
         "dtype",
         "packing",
-        "clip",
+        "grad_clip",
         "gradient_checkpointing",
         "isolation",
     }

@@ -14,7 +14,11 @@ import pytest
 from tests.integration import tiny_stage
 from tests.integration.conftest import finish, records, stop_once
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("open_instruct")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.usefixtures("open_instruct"),
+]
 LAST = 10
 KILLED_AFTER = 4
 SHAPE = (

@@ -1,4 +1,4 @@
-"""The README's "Your own data in five minutes", carried out as it is written."""
+"""The README's start on a laptop, with data of one's own, carried out as it is written."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
+# with the README's row as many as it calls enough
+OTHERS = [
+    (f"What is number {number}?", f"It is {'odd' if number % 2 else 'even'}.")
+    for number in range(15)
+]
+
 
 def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    section = (
-        (ROOT / "README.md")
-        .read_text(encoding="utf-8")
-        .split("## Your own data in five minutes")[1]
-    )
-    section = section.partition("```")[0]
+    _, _, section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Start\n")
+    section = section.partition("With eight GPUs")[0]
     [example] = re.findall(r"^    (\{.*\})$", section, re.MULTILINE)
     commands = [
         shlex.split(line, comments=True)
         for line in re.findall(r"^    (launch .*)$", section, re.MULTILINE)
     ]
-    assert [command[1] for command in commands] == ["new", "preview", "stage=mine"]
-    chat = json.loads(example)
+    assert [command[1] for command in commands] == ["new", "preview", "stage=mine", "generate"]
+    question, answer = (turn["content"] for turn in json.loads(example)["messages"])
+    assert commands[-1][-1] == question
     with (tmp_path / "my_chats.jsonl").open("w", encoding="utf-8") as stream:
-        for number in range(24):
-            chat["messages"][0]["content"] = f"What is a deque number {number}?"
-            stream.write(json.dumps(chat) + "\n")
+        for asked, answered in [(question, answer), *OTHERS]:
+            turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+            stream.write(json.dumps({"messages": turns}) + "\n")
     environ = {**os.environ, "LAUNCH_CONFIG_DIR": "", "XDG_CONFIG_HOME": str(tmp_path / "config")}
     environ |= {"OPEN_INSTRUCT_DIR": "", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     printed = []
@@ -55,12 +58,13 @@ def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
         printed.append(done.stdout)
     assert (tmp_path / "config" / "launch" / "stage" / "mine.yaml").is_file()
     assert printed[0].splitlines()[-1] == f"next: {shlex.join(commands[1])}"
-    assert "What is a deque number 0?" in printed[1]
-    assert "[[A double-ended queue." in printed[1]
+    assert question in printed[1] and f"[[{answer}" in printed[1]
     [run] = (tmp_path / "runs" / "mine").iterdir()
     assert (run / "DONE").is_file()
+    assert answer in printed[3], "something was learnt"
 
 
+@pytest.mark.thorough
 def test_a_local_file_and_a_hub_data_set_are_shown_and_trained_on(tmp_path: Path) -> None:
     """Offline: the hub's data set is one that `datasets` has prepared on this machine, in a folder
     of its own.
@@ -109,7 +113,9 @@ def test_a_local_file_and_a_hub_data_set_are_shown_and_trained_on(tmp_path: Path
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert verb == "run" or (
-            "mine.jsonl:1" in done.stdout and "me/hub, row 1" in done.stdout
+            "mine.jsonl:1" in done.stdout
+            and "mine.jsonl: 10 rows read: prompt_completion (prompt, completion)" in done.stdout
+            and "me/hub, row 1" in done.stdout
         ), done.stdout
     log = (tmp_path / "runs" / "demo" / "mixed" / "logs" / "rank-0.log").read_text(encoding="utf-8")
     assert "8 -> 8 rows (subset 1.0)" in log

@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.conftest import finish, launch_in, records, stop_once
 from tests.integration.demo_kit import write_few_questions
+from tests.thorough import mark_others
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def has_checkpoint(run: Path) -> Callable[[], bool]:
     return lambda: any((run / "model").glob(f"*[_-]{EVERY}")) and len(losses(run)) > EVERY
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mark_others(list(CASES), [next(iter(CASES))]))
 def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
     case: str, home: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_pipeline_that_is_done(home: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_failed_stage_ends_it_with_its_code(home: Path) -> None:
     """The loss of the first stage is not finite: its guard stops it (3), and the second is not
     begun.
@@ -123,6 +125,7 @@ def test_a_failed_stage_ends_it_with_its_code(home: Path) -> None:
     assert not (home / "runs" / "demo_dpo" / "failed").exists()
 
 
+@pytest.mark.thorough
 def test_a_significant_loss_ends_it(home: Path) -> None:
     """The second stage unlearns what the first has learned: how likely are the answers to the
     demo's questions?

@@ -17,7 +17,10 @@ from tests.integration.hub import TOKEN, running
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("trainer", "owner"), [("finetune", "lab"), ("trl_sft", "ann")])
+@pytest.mark.parametrize(
+    ("trainer", "owner"),
+    [pytest.param("finetune", "lab", marks=pytest.mark.thorough), ("trl_sft", "ann")],
+)
 def test_the_model_arrives(
     trainer: str,
     owner: str,

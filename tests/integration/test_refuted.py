@@ -197,6 +197,7 @@ def test_a_planted_fault_stops_the_run(
     assert f"[{IDS[fault]}]" in output
 
 
+@pytest.mark.thorough
 def test_a_staged_file_that_was_cut_is_staged_again(tmp_path: Path, tiny: TinyStage) -> None:
     assert train(tmp_path, tiny, "trl_sft", "rate")[0] == EXIT_STOPPED  # it stages the rows
     first, second = tmp_path.glob("runs/.cache/data/*/train.jsonl")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.conftest import finish, launch_in, records, stop_once
 from tests.integration.reports import read_report
+from tests.thorough import mark_others
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return records(folder / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("trainer", STAGES)
+@pytest.mark.parametrize("trainer", mark_others(list(STAGES), ["finetune", "trl_sft"]))
 def test_a_killed_run_goes_on(trainer: str, home: Path, request: pytest.FixtureRequest) -> None:
     if trainer != "trl_sft":
         request.getfixturevalue("open_instruct")

@@ -61,10 +61,18 @@ def train(home: Path, *words: str, python: str | None = None) -> tuple[int, str]
     ("name", "words"),
     [
         ("batched", ("recipe.kl_beta=0.05", *BATCHED)),
-        ("zero3", ("processes=2", "parallel=zero3")),
-        ("adapter", ("processes=2", "parallel=zero2", "recipe.lora.rank=4")),
+        pytest.param("zero3", ("processes=2", "parallel=zero3"), marks=pytest.mark.thorough),
+        pytest.param(
+            "adapter",
+            ("processes=2", "parallel=zero2", "recipe.lora.rank=4"),
+            marks=pytest.mark.thorough,
+        ),
         # samples outside autocast
-        ("adapter-bf16", ("recipe.lora.rank=4", "recipe.precision=bf16")),
+        pytest.param(
+            "adapter-bf16",
+            ("recipe.lora.rank=4", "recipe.precision=bf16"),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) -> None:
@@ -164,6 +172,7 @@ GOOD_ROWS = [
 LONG_ROW = {**GOOD_ROWS[0], "messages": [{"role": "user", "content": "word " * 500}]}
 
 
+@pytest.mark.thorough
 def test_a_verifier_that_does_not_answer_is_one_sentence_and_leaves_nothing(home: Path) -> None:
     """The proof's other sentences are in tests/worker/test_reward_proof.py."""
     own = home / "own.py"
@@ -179,6 +188,7 @@ def test_a_verifier_that_does_not_answer_is_one_sentence_and_leaves_nothing(home
     assert not left
 
 
+@pytest.mark.thorough
 def test_several_data_sets_are_proven_and_trained_on(home: Path) -> None:
     """Each with its share; one of them has `messages`, as upstream's mixtures, and the other one
     `prompt`.
@@ -210,6 +220,7 @@ def test_several_data_sets_are_proven_and_trained_on(home: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
     """Right in the proof; nothing that this model writes is ever a reference answer."""
     own = home / "own.py"
@@ -246,6 +257,7 @@ builtins.__import__ = _with_stale_sampler
 """
 
 
+@pytest.mark.thorough
 def test_a_sampler_that_keeps_the_old_weights_is_refuted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +273,7 @@ def test_a_sampler_that_keeps_the_old_weights_is_refuted(
     assert "[refuted_sampler_weights]" in output
 
 
+@pytest.mark.thorough
 def test_a_rollout_compares_the_rewards_of_its_widths(home: Path) -> None:
     (home / "length.py").write_text(LENGTH, encoding="utf-8")
     done = launch_in(home, "rollout", *small("device=cpu", "processes=1,2", "steps=3", "name=two"))

@@ -96,6 +96,7 @@ def test_the_runs_were_ended_after_their_steps(green: tuple[str, dict[str, Any]]
     assert "3 of 3 widths passed" in read_report(Path(green[1]["runs"][0]["folder"]).parent).text
 
 
+@pytest.mark.thorough
 def test_what_passed_is_kept_and_the_whole_stage_follows(
     home: Path, green: tuple[str, dict[str, Any]]
 ) -> None:
@@ -109,6 +110,7 @@ def test_what_passed_is_kept_and_the_whole_stage_follows(
     assert (done[0].parent / "model" / "config.json").is_file()
 
 
+@pytest.mark.thorough
 def test_a_learning_rate_that_diverges_fails(home: Path, green: tuple[str, dict[str, Any]]) -> None:
     words = (
         *TRL[:-1],
@@ -165,6 +167,7 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+@pytest.mark.thorough
 def test_open_instruct_is_the_same_on_one_rank_and_two(home: Path, open_instruct: Path) -> None:
     """Its weights are bf16, so its tolerance is the measured one of the gate."""
     shown, record = rollout(*FINETUNE, "processes=1,2", "steps=5", cwd=home, code=0)
@@ -174,6 +177,7 @@ def test_open_instruct_is_the_same_on_one_rank_and_two(home: Path, open_instruct
     assert "warmup_rounding" not in shown
 
 
+@pytest.mark.thorough
 def test_a_schedule_that_the_width_changes_is_reported_and_then_fails(
     home: Path, open_instruct: Path
 ) -> None:

@@ -56,8 +56,6 @@ RUNS = [
 KEPT = {
     ("trl_sft", "own"),
     ("finetune", "zephyr"),
-    ("trl_dpo", "qwen3"),
-    ("dpo_tune_cache", "gemma3"),
 }
 ANSWERS = ("It is one.", "It is two.")
 

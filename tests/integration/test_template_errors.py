@@ -28,6 +28,7 @@ from tests.integration.conftest import launch_in
 from tests.integration.jobs import run_jobs
 from tests.integration.test_preview import OLMO_CORE, change_tokenizer
 from tests.integration.tiny_stage import TinyStage, marked_template
+from tests.thorough import mark_others, selected
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +52,7 @@ TRAINERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 MERGE = "data.system_turns=merge"
 RAISING = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo")  # each way of rendering
+KEPT = ("finetune", "trl_sft")  # in every run of the suite; the others are thorough
 CASES = [*((trainer, (MERGE,)) for trainer in TRAINERS), *((trainer, ()) for trainer in RAISING)]
 
 
@@ -98,6 +100,7 @@ def strict(tiny: TinyStage, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def previews(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     strict: Path,
     olmo_stage: TinyStage,
@@ -109,7 +112,10 @@ def previews(
     olmo = change_tokenizer(olmo_stage.model, root / "olmo", STRICT, {})
     jobs: list[dict[str, Any]] = []
     previewed = {}
+    trainers = selected(request, list(TRAINERS))
     for trainer, more in CASES:
+        if trainer not in trainers:
+            continue
         folder = root / f"{trainer}{len(more)}"
         folder.mkdir()
         model = olmo if trainer in OLMO_CORE else strict
@@ -129,7 +135,7 @@ def previews(
     return previewed
 
 
-@pytest.mark.parametrize("trainer", RAISING)
+@pytest.mark.parametrize("trainer", mark_others(RAISING, KEPT))
 def test_the_row_is_found_though_two_are_shown(
     previews: dict[tuple[str, tuple[str, ...]], tuple[Plan, Path, tuple[str, ...]]], trainer: str
 ) -> None:
@@ -144,7 +150,7 @@ def test_the_row_is_found_though_two_are_shown(
     assert problem.cure is not None and [str(way) for way in problem.cure.ways] == [MERGE]
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("trainer", mark_others(list(TRAINERS), KEPT))
 def test_a_merged_system_turn_is_read_in_the_question_and_not_learned(
     previews: dict[tuple[str, tuple[str, ...]], tuple[Plan, Path, tuple[str, ...]]], trainer: str
 ) -> None:
@@ -164,7 +170,7 @@ def test_a_merged_system_turn_is_read_in_the_question_and_not_learned(
     assert BRIEF not in "".join(piece for one in others for piece in one.sides[0].pieces)
 
 
-@pytest.mark.parametrize("verb", ["preview", "check", "run"])
+@pytest.mark.parametrize("verb", mark_others(["preview", "check", "run"], ["check"]))
 def test_three_verbs_name_the_row_before_anything_is_loaded(
     strict: Path, tmp_path: Path, verb: str
 ) -> None:

@@ -71,6 +71,7 @@ def planned(home: Path, *words: str, python: str | None = None) -> tuple[str, bo
     return plan["identity"], plan["chat_template"]["is_here"], plan["chat_template"]["source"]
 
 
+@pytest.mark.thorough
 def test_without_trl_a_name_is_planned_and_its_text_is_refused_until_one_has_it(
     home: Path, without_trl: str
 ) -> None:
@@ -92,6 +93,7 @@ def test_without_trl_a_name_is_planned_and_its_text_is_refused_until_one_has_it(
     assert kept[:2] == (identity, True) and str(home / "caches") in kept[2]
 
 
+@pytest.mark.thorough
 def test_launchs_own_trl_serves_a_trainers_interpreter_without_one(
     home: Path, without_trl: str, open_instruct: Path
 ) -> None:

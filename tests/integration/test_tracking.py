@@ -61,6 +61,7 @@ def test_a_detached_run_survives_its_terminal_and_is_followed_from_another(home:
     assert (told["state"], told["step"]) == ("done", 4)
 
 
+@pytest.mark.thorough
 def test_a_detached_run_that_is_refused_says_so_with_its_exit_code(tmp_path: Path) -> None:
     refused = launch_in(
         tmp_path, "run", "stage=sft", "gpus=64", "detach=true", CUDA_VISIBLE_DEVICES=""

@@ -16,6 +16,7 @@ import pytest
 from tests.integration.jobs import run_jobs
 from tests.integration.tiny_stage import TinyStage
 from tests.paths import ROOT
+from tests.thorough import mark_others, selected
 from tests.worker.ranks import ENTRY
 
 pytestmark = pytest.mark.slow
@@ -61,18 +62,23 @@ SAME = {
     "dpo": ("trl.scripts.dpo", ()),
     "dpo lora": ("trl.scripts.dpo", ("--use_peft", "true", "--lora_r", "4")),
 }
+# in every run of the suite; the others are thorough
+KEPT = ("sft bins", "lora bf16 dropout")
 TEXT = """{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' + message['content'] }}
 {% endfor %}"""
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> Path:
-    """A folder with the output of launch's entry and of TRL's script for each of SAME."""
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage
+) -> Path:
+    """A folder with the output of launch's entry and of TRL's script for each of SAME that is run."""
     scripts = Path(
         pytest.importorskip("trl", reason="the `train` dependencies are not installed").__file__
     ).parent
     root, jobs = tmp_path_factory.mktemp("same"), []
-    for name, (module, flags) in SAME.items():
+    for name in selected(request, list(SAME)):
+        module, flags = SAME[name]
         data = tiny.chats if module.endswith("sft") else tiny.preferences
         own, theirs = (
             [str(ENTRY), "--entry", module, "--"],
@@ -106,7 +112,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", mark_others(list(SAME), KEPT))
 def test_the_losses_are_those_of_trls_own_script(name: str, trained: Path) -> None:
     """To the bit: same flags, same data, same trainer."""
     ours = history(trained / name / "ours")

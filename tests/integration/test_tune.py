@@ -39,6 +39,7 @@ def record(home: Path, name: str = "small") -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Path) -> None:
     ran = launch(home, *SEARCH, *LIMITS)
     assert ran.returncode == 0, ran.stdout + ran.stderr

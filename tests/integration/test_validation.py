@@ -89,6 +89,7 @@ def stopped(
     return home, words, done.stdout
 
 
+@pytest.mark.thorough
 def test_the_run_stops_early_and_every_record_shows_it(
     stopped: tuple[Path, list[str], str],
 ) -> None:
@@ -179,6 +180,7 @@ def chat_loss(model_folder: Path, chats: Sequence[list[dict[str, str]]]) -> floa
     return total / len(chats)
 
 
+@pytest.mark.thorough
 def test_a_run_killed_while_it_saves_ends_as_it_would_have(
     stopped: tuple[Path, list[str], str],
 ) -> None:
@@ -300,6 +302,7 @@ def test_the_batches_of_an_epoch_hold_the_rows_to_train_on_and_none_of_the_other
     assert not seen & held_out
 
 
+@pytest.mark.thorough
 def test_the_eval_loss_of_dpo_is_that_of_the_held_out_pairs(
     trained: dict[str, tuple[Plan, Path]],
 ) -> None:
@@ -345,6 +348,7 @@ def pair_loss(model_folder: Path, reference_folder: Path, pairs: list[dict[str, 
 # several validation sets
 
 
+@pytest.mark.thorough
 def test_each_validation_set_has_a_curve_of_its_own(tiny: TinyStage, tmp_path: Path) -> None:
     chats = [row["messages"] for row in records(tiny.chats)]
     write_lines(tmp_path / "sums.jsonl", [{"messages": turns} for turns in chats])
@@ -386,6 +390,7 @@ def test_each_validation_set_has_a_curve_of_its_own(tiny: TinyStage, tmp_path: P
     assert f"sums {evaluated[-1]['eval_loss/sums']:.4f}" in status
 
 
+@pytest.mark.thorough
 def test_streamed_rows_are_trained_on_and_the_held_out_ones_evaluated(
     tiny: TinyStage, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def rows_in(output: str) -> object:
     return json.loads(line.removeprefix("ROWS "))
 
 
+@pytest.mark.thorough
 def test_the_rows_are_the_same(tmp_path: Path, open_instruct: Path) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     chats, _ = make_data(tmp_path / "data")

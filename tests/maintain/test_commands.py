@@ -80,6 +80,7 @@ def test_the_pin_changes_and_breaks_nothing(history: Path) -> None:
     assert describe_impact(result)[-1] == "nothing in this project would break"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_older_commit_as_text_and_as_json(history: Path) -> None:
     result = impact(history, OLDER, "finetune", "dpo", "olmo_core_finetune")
@@ -102,6 +103,7 @@ def test_an_older_commit_as_text_and_as_json(history: Path) -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -> None:
     result = impact(history, "6b3964bc", "dpo_tune_cache")
@@ -202,6 +204,7 @@ def test_every_kind_of_break_is_reported_with_its_line(
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_newly_required_flag_that_nothing_gives(
     history: Path, configs: Path, monkeypatch: pytest.MonkeyPatch

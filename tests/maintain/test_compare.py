@@ -155,6 +155,7 @@ def _renamed(field: Field) -> Field:
     return replace(field, name=f"new_{field.name}")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_older_commit() -> None:
     """finetune has the same flags at 45901fd0 and at the pin; DPO gained ten and changed two."""

@@ -120,6 +120,7 @@ def test_a_run_starts_the_script_behind_a_shim(moved: Path) -> None:
         assert trainer_entry(Trainer(), moved) == str(moved / f"open_instruct/{new}.py")  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow  # each trainer is started up to its parser: a minute of the processor
 def test_the_bump_to_the_designed_commit_needs_no_edit(moved: Path) -> None:
     import sys

@@ -21,6 +21,7 @@ from tests.trl_texts import INSTALLED
 from tests.upstream.checkouts import checkout, has_commit
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(
     monkeypatch: pytest.MonkeyPatch,

@@ -83,6 +83,61 @@ _FILES: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 8,
         "dtype": "bf16",
     },
+    "verl": {
+        "data": {
+            "train_files": "data/math.jsonl",
+            "train_batch_size": 16,
+            "max_response_length": 256,
+        },
+        "actor_rollout_ref": {
+            "model": {"path": MODEL},
+            "actor": {"optim": {"lr": 1.0e-6}, "kl_loss_coef": 0.001},
+            "rollout": {"name": "vllm", "n": 8, "tensor_model_parallel_size": 1},
+        },
+        "critic": {"model": {"path": "me/critic"}},
+        "algorithm": {"adv_estimator": "grpo"},
+        "custom_reward_function": {"path": "reward.py", "name": "exact_reward"},
+        "trainer": {"n_gpus_per_node": 8, "nnodes": 2, "total_epochs": 1},
+    },
+    "accelerate": {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP",
+        "mixed_precision": "bf16",
+        "num_machines": 2,
+        "num_processes": 16,
+    },
+    "llama_factory": {
+        "model_name_or_path": MODEL,
+        "stage": "sft",
+        "finetuning_type": "full",
+        "deepspeed": "ds_z3.json",
+        "dataset_dir": "data",
+        "dataset": "ours",
+        "max_samples": 6,
+        "template": "qwen",
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1.0e-5,
+        "num_train_epochs": 1.0,
+    },
+    "llama_factory_merge": {
+        "model_name_or_path": MODEL,
+        "adapter_name_or_path": "saves/lora",
+        "template": "qwen",
+        "finetuning_type": "lora",
+        "export_dir": "out",
+    },
+}
+_JSON: dict[str, dict[str, Any]] = {
+    "ds_z3.json": {
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+        "train_micro_batch_size_per_gpu": "auto",
+    },
+    "ds_z2.json": {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    "data/dataset_info.json": {
+        "ours": {"file_name": "alpaca.jsonl"},
+        "theirs": {"file_name": "sharegpt.jsonl", "formatting": "sharegpt"},
+    },
 }
 _REWARD = """\
 def exact_reward(completions, answer, **columns):
@@ -101,4 +156,7 @@ def write_folder(folder: Path) -> None:
     (data / "qa.csv").write_text("\n".join(["prompt,completion", *rows]), encoding="utf-8")
     for name, settings in _FILES.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    for name, content in _JSON.items():
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    (folder / "train.sbatch").write_text("#!/bin/bash\nsrun python train.py\n", encoding="utf-8")
     (folder / "reward.py").write_text(_REWARD, encoding="utf-8")

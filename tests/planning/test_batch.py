@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.errors import UserError
-from launch.planning.parallel import divisors, split_batch
+from launch.planning.batch_split import divisors, split_batch
 
 COUNT = st.integers(1, 64)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.planning.estimate.forecast import planned_setting
+from launch.planning.estimate.planned_setting import planned_setting
 from tests.conftest import fixed_machine, planned, problem_ids, problems
 
 STAGE = (

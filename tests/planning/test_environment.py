@@ -10,7 +10,7 @@ import pytest
 
 from launch.planning.build import build_plan
 from launch.planning.environment import ALLOCATOR_VARIABLES, has_expandable_segments
-from launch.planning.estimate.forecast import planned_setting
+from launch.planning.estimate.planned_setting import planned_setting
 from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine
 from tests.messages import values_of

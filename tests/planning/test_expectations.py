@@ -42,7 +42,7 @@ def expected(stage: Composed) -> dict[str, str]:
                 "zero_stage": "3",
                 "packing": "flatten",
                 "liger": "rms_norm,rope,swiglu,fused_linear_cross_entropy",
-                "clip": "none",
+                "grad_clip": "none",
                 "chat_template": "tulu",
                 "dtype": "bf16",
             },
@@ -59,7 +59,7 @@ def expected(stage: Composed) -> dict[str, str]:
                 "distributed": "NO",
                 "liger": "rms_norm,rope,swiglu",
                 "attention": "flash_2",
-                "clip": "0.5",
+                "grad_clip": "0.5",
             },
         ),
         (
@@ -139,7 +139,7 @@ def test_a_flag_of_the_users_own_wins_over_the_recipe() -> None:
     settings = expected(
         composed("stage=sft", "gpus=8", "flags.clip_grad_norm=0.3", "flags.packing=true")
     )
-    assert {"clip", "packing"}.isdisjoint(settings)
+    assert {"grad_clip", "packing"}.isdisjoint(settings)
     assert "gradient_checkpointing" in settings
 
 
@@ -150,7 +150,11 @@ def test_of_olmo_core_the_ranks_and_the_device_are_asked_besides_the_recipe() ->
     settings = expected(stage)
     assert {"distributed", "zero_stage"}.isdisjoint(settings)
     assert (settings["world_size"], settings["device"]) == ("8", "cuda")
-    assert (settings["packing"], settings["dtype"], settings["clip"]) == ("bins", "bf16", "1.0")
+    assert (settings["packing"], settings["dtype"], settings["grad_clip"]) == (
+        "bins",
+        "bf16",
+        "1.0",
+    )
 
 
 def test_only_ids_of_expectations_reach_the_worker() -> None:
@@ -166,7 +170,7 @@ def test_a_setting_that_a_flag_replaces_still_counts() -> None:
         stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins)
     )
     items = unchecked_settings(overridden_settings(stage.config, parallel))
-    assert [item.what for item in items] == ["clip"]
+    assert [item.what for item in items] == ["grad_clip"]
     assert evidence_table(items)[0] == "evidence: 0 of 1 requested setting is proven"
     assert unmet_settings(items, []) == []
 

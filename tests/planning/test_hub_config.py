@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.hub_config import find_hub_config
 from tests.conftest import planned
 

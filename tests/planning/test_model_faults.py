@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.planning.model_folder import (
-    BrokenFileError,
-    check_torch_file,
-    find_model_faults,
-    find_other_tensor,
-    find_output_faults,
-    read_safetensors_header,
-)
+from launch.planning.model_folder import find_model_faults, find_other_tensor, find_output_faults
+from launch.planning.weight_files import BrokenFileError, check_torch_file, read_safetensors_header
 from tests.execution.files import cut, model, safetensors, torch_file
 
 

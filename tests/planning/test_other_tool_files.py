@@ -95,6 +95,11 @@ def test_what_the_line_sets_wins(tmp_path: Path) -> None:
         (("base_model", "datasets", "adapter"), "axolotl"),
         (("model_name_or_path", "stage", "template", "dataset"), "LLaMA-Factory"),
         (("model_name_or_path", "dataset_name", "max_length"), "TRL"),
+        (("template", "finetuning_type", "export_dir"), "LLaMA-Factory"),
+        (("tokenizer", "dataset", "model", "checkpointer"), "torchtune"),
+        (("actor_rollout_ref", "data", "algorithm", "trainer"), "verl"),
+        (("data", "model", "optim", "trainer"), "verl"),
+        (("data", "model", "trainer", "recipe"), None),
     ],
 )
 def test_the_tool_of_a_file_is_known_by_its_keys(names: tuple[str, ...], tool: str | None) -> None:

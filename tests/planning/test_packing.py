@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Kind
 from launch.errors import UserError
+from launch.planning.batch_split import Batch
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.packing import (
     REFERENCE_ROWS,
@@ -26,7 +27,6 @@ from launch.planning.packing import (
     pack_samples,
     padding_problem,
 )
-from launch.planning.parallel import Batch
 from tests.conftest import planned
 from tests.messages import values_of
 from tests.paths import ROOT

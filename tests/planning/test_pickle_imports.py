@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launch.planning.model_folder import BrokenFileError, check_torch_file
+from launch.planning.weight_files import BrokenFileError, check_torch_file
 
 torch = pytest.importorskip("torch", reason="checkpoints are written by torch")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -10,13 +11,18 @@ import pytest
 
 from launch.__main__ import main
 from launch.api.planning import PlannedRun
-from launch.planning.estimate.speed import forecast_time
+from launch.commands.plan import describe
+from launch.data.staging import stage
+from launch.planning.digest_cache import DigestCache
+from launch.planning.estimate.speed import forecast_time, planned_steps
 from tests.conftest import FixedMachine, machine_in, planned
-from tests.data.files import CHAT, write_lines
+from tests.data.files import CHAT, PAIR, write_lines
+from tests.paths import ROOT
 
 SFT = ("stage=sft", "gpus=8")
 H100 = "cluster.gpu_type=h100"
 STEPS = "recipe.max_steps=100"
+OLMO = ("trainer=olmo_core_finetune", "model=olmo3_7b", "recipe.packing=bins")
 
 
 def lines_of(fact: str, *overrides: str, machine: FixedMachine | None = None) -> list[str]:
@@ -129,6 +135,62 @@ def test_steps_and_checkpoints_follow_from_the_rows(
     assert "15 GiB" in download[0] and "meta-llama/Llama-3.1-8B" in download[0]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "steps", "schedule"),
+    [
+        # an epoch has 25 steps
+        ((), 25, "1 epoch, 25 steps"),
+        (("recipe.max_steps=5",), 5, "5 steps in place of epochs, which go 0.2 times through"),
+        (("recipe.max_steps=1000",), 1000, "1,000 steps in place of epochs, which go 40 times"),
+        (("recipe.max_steps=1",), 1, "1 step in place of epochs, which go 0.04 times"),
+        (("trainer=dpo_tune_cache", "recipe.max_steps=1000"), 1000, "1,000 steps in place of"),
+        ((*OLMO, "recipe.max_steps=90"), 90, "90 steps in place of epochs"),
+        (("trainer=trl_sft", "recipe.max_steps=1000"), 1000, "1,000 steps in place of epochs"),
+        (("trainer=trl_sft", "flags.max_steps=40"), 40, "40 steps in place of epochs"),
+        (("trainer=trl_sft", "flags.max_steps=-1"), 25, "1 epoch, 25 steps"),
+        (("trainer=finetune", "flags.max_train_steps=40"), 40, "40 steps in place of epochs"),
+    ],
+)
+def test_a_number_of_steps_takes_the_place_of_the_epochs(
+    tmp_path: Path, overrides: tuple[str, ...], steps: int, schedule: str
+) -> None:
+    """As in every trainer, also where it is larger than the epochs."""
+    row = CHAT
+    stage = "stage=sft"
+    if "trainer=dpo_tune_cache" in overrides:
+        row = PAIR
+        stage = "stage=dpo"
+    write_lines(tmp_path / "a.jsonl", [row] * 200)
+    batch = ("recipe.global_batch_size=8", "recipe.epochs=1")
+    line = (stage, "gpus=8", "data.mix=[{name: ./a.jsonl}]", *batch, *overrides)
+    machine = machine_in(tmp_path)
+    assert planned_steps(planned(*line, machine=machine)) == steps
+    [text] = lines_of("schedule", *line, machine=machine)
+    assert text.startswith(schedule)
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_rows_of_a_validation_file_are_not_held_out_of_the_others(
+    tmp_path: Path, is_staged: bool
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [CHAT] * 200)
+    held_out = write_lines(tmp_path / "held.jsonl", [CHAT] * 40)
+    machine = machine_in(tmp_path)
+    line = (*SFT, f"data.mix=[{{name: {path}}}]", f"data.validation={held_out}")
+    line += ("recipe.global_batch_size=8", "recipe.epochs=1")
+    plan = planned(*line, machine=machine)
+    if is_staged:
+        [entry] = plan.inputs.mixture
+        assert entry.data is not None
+        stage(entry.data, DigestCache(tmp_path / "digests").of)
+        plan = planned(*line, machine=machine)
+    assert planned_steps(plan) == 25
+    [text] = lines_of("schedule", *line, machine=machine)
+    assert text.startswith("1 epoch, 25 steps: 200 of 200 rows are trained on; ") or text.endswith(
+        "200 of 200 rows are trained on"
+    )
+
+
 @pytest.mark.parametrize("model", ["here", "cached"])
 def test_a_model_that_is_here_is_not_downloaded(tmp_path: Path, model: str) -> None:
     machine = machine_in(tmp_path)
@@ -163,10 +225,14 @@ def test_a_plan_warns_of_a_gated_model_without_a_token(
 @pytest.mark.parametrize(
     ("overrides", "commands"),
     [
-        # no GPU is here
-        (("gpus=8",), ("preview", "submit", "submit")),
-        (("gpus=8", "cluster.partition=gpu"), ("preview", "submit", "submit")),
-        (("gpus=8", "nodes=2"), ("preview", "submit", "submit")),
+        # no GPU is here, and no checkout of open-instruct, without which it shows no samples
+        (("gpus=8",), ("submit", "submit")),
+        (("gpus=8", "trainer=trl_sft"), ("preview", "submit", "submit")),
+        (
+            ("gpus=8", "trainer=trl_sft", "cluster.partition=gpu"),
+            ("preview", "submit", "submit"),
+        ),
+        (("gpus=8", "nodes=2", "trainer=trl_sft"), ("preview", "submit", "submit")),
         (("gpus=8", "cache_only=true"), ("check", "stage=sft")),
         (("device=cpu",), ("check", "stage=sft")),
         (("device=cpu", "cluster.partition=cpu"), ("check", "stage=sft", "submit", "submit")),
@@ -180,6 +246,7 @@ def test_a_plan_ends_in_the_commands_that_can_follow(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launch.planning.machine.find_checkout", lambda *_: None)
     assert main(["plan", "stage=sft", *overrides]) == 0
     text = capsys.readouterr().out.rpartition("\nnext\n")[2]
     lines = [line.split() for line in text.splitlines() if line.startswith("  launch ")]
@@ -187,7 +254,7 @@ def test_a_plan_ends_in_the_commands_that_can_follow(
     for words in lines:  # each can be pasted
         assert "#" in words and {"stage=sft", *overrides} <= set(words[: words.index("#")])
     assert ("there is no GPU here" in text) == (
-        commands[0] == "preview" and "nodes=2" not in overrides
+        commands[0] in ("preview", "submit") and "nodes=2" not in overrides
     )
 
 
@@ -214,6 +281,49 @@ def test_a_preview_without_the_hub_is_refused_before_the_trainer_starts(
     assert "starting" not in printed.err
 
 
+def test_a_long_path_leaves_the_columns_of_the_flags_where_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / ("a folder with a long name " * 4).strip()
+    folder.mkdir()
+    write_lines(folder / "rows.jsonl", [CHAT] * 200)
+    mix = f"data.mix=[{{name: '{folder}/rows.jsonl'}}]"
+    line = (*SFT, mix, "data.validation=0.1", "trainer=trl_sft", "recipe.eval_steps=50")
+    described = describe(PlannedRun(planned(*line, machine=machine_in(tmp_path))), {})
+    start = described.index("flags") + 1
+    rows = described[start : described.index("", start)]
+    columns = set()
+    for row in rows:
+        match = re.search(r" (model|data|recipe|parallel|launcher|override)(?=  |$)", row)
+        assert match is not None, row
+        columns.add(match.start())
+    assert len(rows) > 20 and len(columns) == 1
+    [path] = [row for row in rows if row.split()[0] == "dataset_name"]
+    assert " ..." in path and max(map(len, rows)) < 160
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        (*SFT, "trainer=trl_sft"),
+        ("stage=dpo", "trainer=trl_dpo", "gpus=8"),
+        ("stage=lora_sft", "trainer=trl_sft", "gpus=1"),
+    ],
+)
+def test_the_memory_of_a_stage_that_holds_rows_out_is_known(line: tuple[str, ...]) -> None:
+    """A drafted stage holds out a tenth: its evaluation is predicted, too."""
+    memory = lines_of("memory", *line, H100, "data.mix=[{name: a/b}]", "data.validation=0.1")
+    assert len(memory) >= 2 and not any("unknown" in text for text in memory)
+
+
+def test_the_line_that_a_flag_names_sets_it() -> None:
+    """What data.validation makes the trainer evaluate has its own lines, not that of the rows."""
+    line = (*SFT, "trainer=trl_sft", "data.validation=0.1", "data.mix=[{name: a/b}]")
+    flags = planned(*line).flags
+    for name in ("eval_strategy", "eval_steps", "per_device_eval_batch_size"):
+        path, number = str(flags[name].provenance.where).rsplit(":", 1)
+        [set_by] = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1 :][:1]
+        assert name in set_by
+
+
 def test_the_help_lists_the_gpus_and_the_keys_of_a_cluster(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -237,3 +347,7 @@ def test_the_costs_of_one_stage_name_no_next_one(
     assert main([*line, "pipeline=sft,dpo"]) == 0
     two = capsys.readouterr().out
     assert "next stage" in two and "up to " in two
+    _, _, commands = two.rpartition("\nnext\n")
+    overrides = f"gpus=8 {H100} {STEPS} pipeline=sft,dpo"
+    assert f"  launch submit {overrides} dry_run=true  #" in commands
+    assert "launch preview" not in commands

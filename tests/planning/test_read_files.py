@@ -90,7 +90,7 @@ def test_a_file_of_a_flag_that_is_gone_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "tokenizer")
     with pytest.raises(UserError) as refused:
         snapshot_inputs(plan, plan.machine.digests.of)
-    assert f"{tmp_path / 'tokenizer'} is gone" in refused.value.problems[0].message
+    assert f"{tmp_path / 'tokenizer'} no longer exists" in refused.value.problems[0].message
 
 
 def test_what_a_verifier_used_in_the_proof_is_an_input(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_file_that_is_replaced_after_it_was_loaded_ends_nothing(
     assert later == ([f"{tmp_path / name} changed"] if was_there else [])
     if was_there:
         (tmp_path / name).unlink()
-        assert loaded.find_later_changes() == [f"{tmp_path / name} is gone"]
+        assert loaded.find_later_changes() == [f"{tmp_path / name} no longer exists"]
 
 
 def test_a_second_load_of_another_content_is_a_change(tmp_path: Path) -> None:

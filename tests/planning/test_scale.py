@@ -19,8 +19,9 @@ from launch.config.schema import Family
 from launch.errors import UserError
 from launch.execution.record.checkpoints import Layout, find_checkpoints
 from launch.planning.build import build_plan
-from launch.planning.estimate.forecast import planned_setting
-from launch.planning.estimate.memory import bytes_per_parameter, estimate_memory
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.model_state import bytes_per_parameter
+from launch.planning.estimate.planned_setting import planned_setting
 from launch.planning.plan import Plan
 from launch.slurm.peers import heartbeat_interval
 from tests.conftest import composed, fixed_machine

@@ -12,9 +12,9 @@ from launch.api.planning import PlannedRun
 from launch.commands.plan import describe
 from launch.config.recipe_keys import Packing, RecipeConfig
 from launch.config.schema import Kind
+from launch.planning.batch_split import Batch
 from launch.planning.batches import UNKNOWN_TRL, forecast_tokens
 from launch.planning.lengths import Histogram, Lengths
-from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
 
@@ -53,7 +53,9 @@ def test_flattened_and_padded() -> None:
 def test_a_rank_that_pads_its_whole_share_together() -> None:
     batch = Batch(128, 1, 16, 8)
     alone = forecast_tokens(CHATS, recipe(Packing.none), batch)
-    together = forecast_tokens(CHATS, recipe(Packing.none), batch, padded_together=16, deals=False)
+    together = forecast_tokens(
+        CHATS, recipe(Packing.none), batch, padded_together=16, balances=False
+    )
     assert alone.padding_share == pytest.approx(0.0) and together.padding_share is not None
     assert together.padding_share == pytest.approx(CHATS.expected_padding_share(16))
     assert together.micro_batch == pytest.approx(CHATS.padded_tokens(16) / 16)

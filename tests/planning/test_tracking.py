@@ -12,6 +12,7 @@ import pytest
 from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
+from launch.redact import Redactor
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.values import check_values
 from tests.conftest import composed, fixed_machine
@@ -175,3 +176,79 @@ def test_a_push_of_checkpoints_is_said() -> None:
 def test_the_cache_pass_tracks_nothing() -> None:
     flags = values(planned("finetune", "tracking=wandb_offline", "hub.push=a/b", "cache_only=true"))
     assert "with_tracking" not in flags and flags["push_to_hub"] is False
+
+
+@pytest.mark.parametrize(
+    ("tracker", "flags", "environ"),
+    [
+        ("trackio", {"report_to": "trackio", "project": "tulu", "run_name": "sft-one"}, {}),
+        (
+            "mlflow",
+            {"report_to": "mlflow", "run_name": "sft-one"},
+            {"MLFLOW_EXPERIMENT_NAME": "tulu", "MLFLOW_TAGS": '{"launch.stage": "sft"}'},
+        ),
+        (
+            "comet_ml_offline",
+            {"report_to": "comet_ml"},
+            {"COMET_PROJECT_NAME": "tulu", "COMET_WORKSPACE": "lab", "COMET_START_ONLINE": "0"},
+        ),
+        (
+            "swanlab_offline",
+            {"report_to": "swanlab"},
+            {"SWANLAB_PROJECT": "tulu", "SWANLAB_WORKSPACE": "lab", "SWANLAB_MODE": "offline"},
+        ),
+        (
+            "clearml_offline",
+            {"report_to": "clearml"},
+            {"CLEARML_PROJECT": "tulu", "CLEARML_TASK": "sft-one", "CLEARML_OFFLINE_MODE": "1"},
+        ),
+        ("dvclive", {"report_to": "dvclive", "run_name": "sft-one"}, {}),
+        ("wandb", {"report_to": "wandb"}, {"WANDB_RUN_GROUP": "sft"}),
+    ],
+)
+def test_a_tracker_of_transformers_gets_its_own_terms(
+    tracker: str, flags: dict[str, object], environ: dict[str, str]
+) -> None:
+    job = (f"tracking={tracker}", "tracking_project=tulu", "tracking_entity=lab", "name=one")
+    plan = planned("trl_sft", *job)
+    assert flags.items() <= values(plan).items()
+    assert not check_values(locked_schema("trl_sft"), values(plan), complete=True)
+    assert environ.items() <= plan.env.items()
+    assert plan.env["LAUNCH_TRACKER_FILE"] == str(plan.folder / "tracker.json")
+    assert plan.identity == planned("trl_sft", "name=one").identity
+
+
+@pytest.mark.parametrize("tracker", ["comet_ml", "swanlab", "clearml"])
+def test_a_tracker_that_is_online_keeps_a_mode_of_the_users(tracker: str) -> None:
+    names = {"COMET_START_ONLINE", "SWANLAB_MODE", "CLEARML_OFFLINE_MODE"}
+    assert not names & planned("trl_sft", f"tracking={tracker}").env.keys()
+
+
+def test_mlflow_writes_beside_the_runs_or_to_the_users_server() -> None:
+    plan = planned("trl_sft", "tracking=mlflow")
+    assert plan.env["MLFLOW_TRACKING_URI"] == f"sqlite:///{plan.runs / 'mlflow.db'}"
+    served = planned("trl_sft", "tracking=mlflow", MLFLOW_TRACKING_URI="http://server")
+    assert "MLFLOW_TRACKING_URI" not in served.env
+
+
+@pytest.mark.parametrize("trainer", [name for name in TRAINERS if not name.startswith("trl")])
+def test_open_instruct_passes_no_other_tracker_on(trainer: str) -> None:
+    assert refusal(trainer, "tracking=mlflow", "tracking_entity=lab") == "tracking_unsupported"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "COMET_API_KEY",
+        "SWANLAB_API_KEY",
+        "CLEARML_API_SECRET_KEY",
+        "CLEARML_API_ACCESS_KEY",
+        "MLFLOW_TRACKING_PASSWORD",
+        "MLFLOW_TRACKING_TOKEN",
+        "NEPTUNE_API_TOKEN",
+    ],
+)
+def test_the_secrets_of_trackers_are_masked(name: str) -> None:
+    secret = "q7Xw93kd02Lm"
+    masked = Redactor([(name, secret)]).redact_text(f"the server refused {secret}")
+    assert "refused" in masked and secret not in masked

@@ -285,7 +285,7 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
     ),
     (
         "push_unsupported",
-        "dpo",
+        "olmo_core_finetune",
         {"cache_only": False, "hub.push": "me/model", "trainer.push": {}},
         [
             {"cache_only": False, "hub.push": None, "trainer.push": {}},
@@ -454,6 +454,48 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         {"sync_ref_model": True, "recipe.lora.rank": 8},
         [{"sync_ref_model": True, "recipe.lora.rank": None}],
     ),
+    (
+        "refused_flag",
+        "trl_sft",
+        {"packing": True, "recipe.packing": "none"},
+        [
+            {"packing": False, "recipe.packing": "none"},
+            {"packing": True, "recipe.packing": "bins"},
+        ],
+    ),
+    ("refused_flag", "trl_sft", {"padding_free": True, "recipe.packing": "none"}, [{}]),
+    ("refused_flag", "finetune", {"packing": True, "recipe.packing": "none"}, [{}]),
+    (
+        "optimizer_needs_qlora",
+        "finetune",
+        {"recipe.optimizer": "paged_adamw_8bit", "recipe.lora.quantize": "none"},
+        [
+            {"recipe.optimizer": "paged_adamw_8bit", "recipe.lora.quantize": "nf4"},
+            {"recipe.optimizer": "adamw", "recipe.lora.quantize": "none"},
+        ],
+    ),
+    (
+        "optimizer_of_qlora",
+        "dpo_tune_cache",
+        {"recipe.optimizer": "adamw", "recipe.lora.quantize": "nf4"},
+        [{"recipe.optimizer": "adamw", "recipe.lora.quantize": "none"}],
+    ),
+    (
+        "lora_init_splits_weights",
+        "trl_sft",
+        {"recipe.lora.rank": 8, "recipe.lora.init": "pissa", "recipe.lora.quantize": "nf4"},
+        [{"recipe.lora.rank": 8, "recipe.lora.init": "pissa", "recipe.lora.quantize": "none"}],
+    ),
+    (
+        "lora_of_parameters",
+        "trl_sft",
+        {
+            "recipe.lora.rank": 8,
+            "recipe.lora.target_parameters": ["a"],
+            "recipe.lora.dropout": 0.1,
+        },
+        [{"recipe.lora.rank": 8, "recipe.lora.target_parameters": ["a"]}],
+    ),
 ]
 WITH_VLLM = {"recipe.generation": "vllm_colocate"}
 for flag, cutting, whole in (("top_p", 0.9, 1.0), ("top_k", 5, 0), ("min_p", 0.1, None)):
@@ -485,6 +527,18 @@ def test_every_word_of_a_row_is_one_that_the_head_explains() -> None:
         assert rule.only in (None, *Place), rule.id
         used = {condition for conditions in rule.when.values() for condition in conditions}
         assert used <= CONDITIONS.keys(), rule.id
+
+
+def test_a_row_on_what_a_command_does_not_have_is_of_plan_alone() -> None:
+    of_plan = {rule.id for rule in table() if rule.places == (Place.plan,)}
+    assert {"liger_needs_gpu", "context_parallel_rows", "flag_over_recipe"} <= of_plan
+    for rule in table():
+        names = {name for name in rule.when if not is_flag(name)} - {"trainer", "family"}
+        assert not names or rule.places == (Place.plan,), (rule.id, names)
+    flags = {"cp_degree": 2, "recipe.per_device_batch_size": 2}
+    for place, ids in ((Place.plan, ["context_parallel_rows"]), (Place.lint, [])):
+        facts = WrittenFacts(flags, place, trainer="olmo_core_finetune")
+        assert [finding.id for finding in apply_rules(facts, rules_for(facts))] == ids
 
 
 def test_the_flags_of_every_row_exist() -> None:

@@ -44,7 +44,13 @@ def test_a_row_about_what_a_trainer_does_has_a_line() -> None:
 
 
 # What launch itself does; nothing but its absence is upstream of a flag's neglect.
-OF_LAUNCH = ("flash_needs_gpu", "ignored_flag", "server_gpus_unused", "vllm_correction")
+OF_LAUNCH = (
+    "flash_needs_gpu",
+    "ignored_flag",
+    "lora_init_splits_weights",
+    "server_gpus_unused",
+    "vllm_correction",
+)
 # Flags that work upstream, and that a recipe key or a parallel mode of launch stands for.
 REFUSED_BY_LAUNCH = {
     ("refused_flag", flag)
@@ -53,6 +59,8 @@ REFUSED_BY_LAUNCH = {
         "fsdp",
         "fsdp_config",
         "generation_batch_size",
+        "packing",
+        "padding_free",
         "reward_funcs",
         "reward_model_name_or_path",
         "reward_weights",

@@ -231,6 +231,7 @@ def test_what_nobody_can_compare_is_refused(tree: Tree) -> None:
     assert [*overlaps(lines)] == ["docs/long.json:1"]  # a refused text is compared too
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_exception_is_one_file(tree: Tree) -> None:
     tree.write("LICENSE", DOCSTRING)
@@ -239,6 +240,7 @@ def test_an_exception_is_one_file(tree: Tree) -> None:
     assert (code, [*overlaps(lines)]) == (1, ["docs/LICENSE:1"])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_without_a_checkout_the_rest_is_compared(tree: Tree) -> None:
     tree.write("docs/upstream.md", UPSTREAM)
@@ -272,6 +274,7 @@ def test_the_exceptions_of_the_tree_are_few_and_outside_the_package() -> None:
         assert len(reason.split()) >= 4
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_librarys_own_page_and_files_of_any_name_are_compared(tree: Tree) -> None:
     packages = ".venv/lib/python3.11/site-packages"
@@ -295,6 +298,7 @@ def test_a_librarys_own_page_and_files_of_any_name_are_compared(tree: Tree) -> N
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_pythons_own_library_is_compared(tree: Tree) -> None:
     source = Path(shutil.__file__).read_text(encoding="utf-8")

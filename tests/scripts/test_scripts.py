@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,13 @@ def test_help_prints_the_usage_and_does_nothing(name: str, option: str, tmp_path
     assert shown.returncode == 0 and not shown.stderr
     assert f"scripts/{name}" in shown.stdout and len(shown.stdout.splitlines()) < 40
     assert "#" not in shown.stdout and "readonly" not in shown.stdout
+
+
+def test_quickstart_ends_with_ones_own_data_before_gpus() -> None:
+    text = (ROOT / "scripts" / "quickstart").read_text(encoding="utf-8")
+    _, _, end = text.partition("cat <<END")
+    commands = re.findall(r"\$\(typed\) (\w+ ?\S*)", end)
+    assert commands == ["status runs=$PWD/runs", "new mine", "plan stage=sft_25pct"]
 
 
 def test_shellcheck_has_nothing_to_say() -> None:

@@ -37,6 +37,7 @@ def job_log(home: Path, run: str, job: str) -> str:
     return (home / "runs" / ".jobs" / run / f"job-{job}.log").read_text()
 
 
+@pytest.mark.thorough
 def test_tokenised_by_a_job_ahead(slurm: Cluster, home: Path, open_instruct: Path) -> None:
     overrides = ["stage=demo", "trainer=finetune", "nodes=2", "recipe.max_steps=2", "name=tokens"]
     overrides += ["tokenize_first=true", f"upstream.dir={open_instruct}"]
@@ -253,6 +254,7 @@ def read(home: Path) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.thorough
 def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, home: Path) -> None:
     """At the second width the trainer fails: the third one is taken off the queue. Asked for again,
     without that fault, the first width is kept and the others run, the last one over two nodes.

@@ -84,6 +84,22 @@ def test_whatever_is_drafted_is_a_cluster(
     assert stage.config.cluster.gpu_type == ("a100" if name == "old" else None)
 
 
+@pytest.mark.parametrize(
+    ("limit", "time", "comment"),
+    [
+        ("2:00", "0-00:02:00", "at most 0-00:02:00 here"),
+        ("30:00", "0-00:30:00", "at most 0-00:30:00 here"),
+        ("1-12:00:00", "1-12:00:00", "at most 1-12:00:00 here"),
+        ("30-00:00:00", "7-00:00:00", "at most 30-00:00:00 here"),
+    ],
+)
+def test_a_limit_is_written_as_slurm_writes_it(limit: str, time: str, comment: str) -> None:
+    [partition] = parse_partitions(f"debug*|up|{limit}|2|96|gpu:h100:8\n")
+    text = draft_config(partition, [partition], FACTS)
+    [line] = [line for line in text.splitlines() if line.startswith("time:")]
+    assert line == f'time: "{time}" # {comment}'
+
+
 def test_the_partition_for_training() -> None:
     assert choose_partition(PARTITIONS).name == "debug"  # the default one, of those with GPUs
     assert choose_partition(PARTITIONS[1:]).name == "gpu"

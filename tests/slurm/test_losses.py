@@ -61,6 +61,7 @@ def same_losses(slurm: Cluster, home: Path, run: Path, steps: int, whole: str) -
     assert json.loads((run / "DONE").read_text())["steps"] == steps
 
 
+@pytest.mark.thorough
 def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(
     slurm: Cluster, home: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.thorough
 def test_the_losses_after_what_the_scheduler_and_a_gpu_do(slurm: Cluster, home: Path) -> None:
     """Preemption with a grace period, `scontrol requeue`, a node that is set DOWN, and a GPU that
     fails.

@@ -258,7 +258,7 @@ def test_the_table_has_jobs_where_there_are_any(runs: Path) -> None:
         for line in status_table(list_job_statuses(runs, queue(runs, PENDING)))[1]
     ]
     assert rows[0] == "run state step loss tokens/s left since job nodes job left"
-    assert rows[2].startswith("sft/waits pending (Resources)") and rows[2].endswith("12 2 1:00:00")
+    assert rows[2].startswith("sft/waits pending (Resources)") and rows[2].endswith("12 2 1 h")
     log.write_text("launch: no such thing [no_such]\n\n", encoding="utf-8")
     ended = replace(RUNNING, state="FAILED")
     rows = [
@@ -507,7 +507,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     assert logs(["waits", "--follow"]) == 0
     assert (
         capfd.readouterr().out
-        == "no module named launch\nsft/waits has not started: job 12 is gone\n"
+        == "no module named launch\nsft/waits has not started: job 12 no longer exists\n"
     )
     assert logs(["waits", "--job"]) == 0
     assert capfd.readouterr().out == "no module named launch\n"

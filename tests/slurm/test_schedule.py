@@ -88,7 +88,7 @@ def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(
 
 def test_a_dry_run_prints_commands_that_keep_the_order(launch: Launch) -> None:
     stages = ("demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", "tokenize_first=false")
-    first, second = launch(
+    _, first, second, _ = launch(
         "submit", "pipeline=demo,demo_dpo", *stages, "dry_run=true"
     ).stdout.splitlines()
     name = first.partition(":")[0]
@@ -101,7 +101,7 @@ def test_a_dry_run_prints_commands_that_keep_the_order(launch: Launch) -> None:
         "recipe.seed=1,2",
         "dry_run=true",
     ]
-    [line] = launch(*swept).stdout.splitlines()
+    _, line, _ = launch(*swept).stdout.splitlines()
     assert line.endswith("array.sbatch") and line.count("demo/") == 2
 
 
@@ -330,7 +330,7 @@ def test_the_report_of_an_array(tmp_path: Path) -> None:
         ),
         (
             ("recipe.max_steps=100",),
-            "its 100 steps end before the first checkpoint; set recipe.checkpoint_steps",
+            "it ends after 100 steps and has no checkpoint before; set recipe.checkpoint_steps",
         ),
     ],
 )

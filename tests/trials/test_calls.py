@@ -33,6 +33,7 @@ from tests.conftest import composed
 from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
+from tests.thorough import mark_others
 from tests.trials.bench import benches
 from tests.trials.records import check, read
 from tests.trials.rollout import plans
@@ -255,7 +256,7 @@ KILLED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KILLED)
+@pytest.mark.parametrize("kind", mark_others(list(KILLED), ["rollout"]))
 def test_a_trial_that_was_killed_goes_on(
     kind: str,
     tmp_path: Path,

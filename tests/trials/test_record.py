@@ -198,4 +198,4 @@ def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path) -> None:
     assert describe_machine_changes(here) is None
     path.write_text(json.dumps({"packages": today, "gpus": [{"name": "NVIDIA H200"}]}))
     here = replace(plan, machine=replace(fixed_machine(), versions=today, card="NVIDIA A100"))
-    assert describe_machine_changes(here) == "card was NVIDIA H200, is NVIDIA A100"
+    assert describe_machine_changes(here) == "GPU was NVIDIA H200, is NVIDIA A100"

@@ -13,9 +13,9 @@ import pytest
 
 from launch import resources
 from launch.errors import UserError
-from launch.execution.report.document import SpreadPlot
+from launch.execution.report.document import SpreadPlot, show_range
 from launch.execution.report.page import render_document
-from launch.trials.view import read_trial, trial_verb, write_trial_report
+from launch.trials.view import read_trial, run_lines, trial_verb, write_trial_report
 from launch.worker.json_codec import SCHEMA_VERSION
 from tests.execution.report.folders import write_run
 from tests.execution.report.test_page import HOSTILE, STEPS, Page
@@ -109,7 +109,23 @@ def test_a_tune_has_what_was_predicted_probed_and_chosen(tmp_path: Path) -> None
         (estimate["low_seconds"], estimate["high_seconds"])
         for estimate in estimates[: len(predicted)]
     ]
+    for estimate in estimates[:3]:
+        assert show_range(estimate["low_seconds"], estimate["high_seconds"], "s") in page.text
     assert "out_of_memory" in page.text
+
+
+@pytest.mark.parametrize(
+    ("projection", "text"),
+    [
+        ({"hours": 2.1, "gpu_hours": 8.4, "cost": 25.2}, "2 h 6 min, 8.4 GPU-hours, costs 25.2"),
+        ({"hours": 0.5, "basis": "measured"}, "30 min  "),
+        ({"hours": 0.0102}, "37 s (projected)"),
+        ({}, "-  "),
+    ],
+)
+def test_the_time_of_a_whole_run_has_its_unit(projection: dict[str, Any], text: str) -> None:
+    _, row = run_lines("rollout", {"label": "gpu4", "message": None, "projection": projection})
+    assert f"  {text}" in row
 
 
 OF_OTHER_TYPES: Any = {

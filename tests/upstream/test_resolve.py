@@ -137,7 +137,7 @@ def test_without_the_trainers_packages_flags_are_unverified(
         "lock has the word"
     )
     gone = (
-        "finetune.py may have dropped --learning_rate: its line is gone from "
+        "finetune.py may have dropped --learning_rate: its line is no longer in "
         "open_instruct/finetune.py here"
     )
     assert warned[added].where == "override flags.new_rate"

@@ -31,9 +31,9 @@ def write(
 ) -> tuple[int, dict[str, Any]]:
     """Write the tasks; return how many rows are left out, and the questions of each task."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    left_out = write_tasks(folder / "rows.jsonl", folder / "tasks", tokenizer, context)
+    dropped = write_tasks(folder / "rows.jsonl", folder / "tasks", tokenizer, context)
     files = sorted((folder / "tasks").glob("*.yaml"))
-    return left_out, {
+    return dropped, {
         file.stem: [
             json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()
         ]
@@ -43,24 +43,24 @@ def write(
 
 def test_prompt_and_answer_are_the_row_in_the_chat_template(tmp_path: Path, tokenizer: Any) -> None:
     messages = turns("Hi", "Hello", "What is {{ 1 + 1 }}?", "[1, 2]")
-    left_out, tasks = write(tmp_path, tokenizer, [{"messages": messages}])
+    dropped, tasks = write(tmp_path, tokenizer, [{"messages": messages}])
     [doc] = tasks["held_out_loss"]
-    assert left_out == 0 and list(tasks) == ["held_out_exact", "held_out_loss"]
+    assert dropped == 0 and list(tasks) == ["held_out_exact", "held_out_loss"]
     assert doc["prompt"] + doc["answer"] == tokenizer.apply_chat_template(messages, tokenize=False)
     assert doc["prompt"].endswith("<|assistant|>\n") and doc["answer"].startswith("[1, 2]")
     assert doc["text"] == "[1, 2]"
 
 
-def test_rows_that_do_not_fit_are_left_out_and_long_answers_are_not_expected_word_for_word(
+def test_rows_that_do_not_fit_are_dropped_and_long_answers_are_not_expected_word_for_word(
     tmp_path: Path, tokenizer: Any
 ) -> None:
     rows = [{"messages": turns("Hi", "Hello")}, {"messages": turns("Hi", "word " * 60)}]
     rows += [{"messages": turns("Hi " * 600, "Hello")}]
-    left_out, tasks = write(tmp_path, tokenizer, rows)
-    assert left_out == 1
+    dropped, tasks = write(tmp_path, tokenizer, rows)
+    assert dropped == 1
     assert [len(docs) for docs in (tasks["held_out_loss"], tasks["held_out_exact"])] == [2, 1]
-    left_out, tasks = write(tmp_path, tokenizer, rows, context=4)
-    assert (left_out, tasks) == (3, {}), "tasks of an earlier evaluation do not stay"
+    dropped, tasks = write(tmp_path, tokenizer, rows, context=4)
+    assert (dropped, tasks) == (3, {}), "tasks of an earlier evaluation do not stay"
 
 
 def test_pairs_ask_which_answer_is_more_likely(tmp_path: Path, tokenizer: Any) -> None:
@@ -94,10 +94,10 @@ def test_rows_that_name_their_tasks_become_these(tmp_path: Path, tokenizer: Any)
         {"task": name, "messages": turns("Hi", name)} for name in ("b", "a", "b")
     ]
     rows += [{"task": "pairs", "chosen": turns("Hi", "Hello"), "rejected": turns("Hi", "Go away")}]
-    left_out, tasks = write(
+    dropped, tasks = write(
         tmp_path, tokenizer, [*rows, {"task": "a", "messages": turns("Hi", "word " * 200)}]
     )
-    assert left_out == 1
+    assert dropped == 1
     assert {name: [doc["text"] for doc in docs] for name, docs in tasks.items()} == {
         "a": ["a"],
         "b": ["b", "b"],

@@ -46,7 +46,7 @@ def test_an_answer_earns_what_it_would_in_training(tmp_path: Path, tokenizer: An
     task = tmp_path / "task"
     assert write_reward_task(tmp_path / "rows.jsonl", task, spec, tokenizer, 100) == 1
     try:
-        [doc] = map(json.loads, (task / "prompts.jsonl").read_text().splitlines())
+        [doc] = map(json.loads, (task / "held_out_reward.jsonl").read_text().splitlines())
         expected = tokenizer.apply_chat_template(
             rows[0]["prompt"], tokenize=False, add_generation_prompt=True
         )
@@ -67,7 +67,7 @@ def test_a_verifier_that_fails_gives_nothing(tmp_path: Path, tokenizer: Any) -> 
     spec = RewardSpec(json.dumps(option), 8, 1.0)
     assert write_reward_task(tmp_path / "rows.jsonl", tmp_path / "t", spec, tokenizer, 100) == 0
     try:
-        [doc] = map(json.loads, (tmp_path / "t" / "prompts.jsonl").read_text().splitlines())
+        [doc] = map(json.loads, (tmp_path / "t" / "held_out_reward.jsonl").read_text().splitlines())
         assert score_answer(doc, ["2"]) == {"reward": 0.0}
     finally:
         held_out_reward._scorers.pop().process.close()

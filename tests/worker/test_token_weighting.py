@@ -83,11 +83,11 @@ def test_a_micro_batch_without_a_token_that_counts_adds_nothing_and_no_nan() -> 
 
 def test_other_samples_than_those_that_were_dealt_end_the_run() -> None:
     with pytest.raises(
-        PatchError, match=r"has samples of \(5, 3\) tokens, but \(3, 5\) were dealt"
+        PatchError, match=r"has samples of \(5, 3\) tokens, but \(3, 5\) were assigned"
     ):
         collator()(samples(5, 3))
     weigh = collator()
     weigh(samples(3, 5))
     weigh(samples(2))
-    with pytest.raises(PatchError, match="it was not dealt"):
+    with pytest.raises(PatchError, match="it was not assigned"):
         weigh(samples(2))

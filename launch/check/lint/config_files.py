@@ -52,6 +52,6 @@ def read_config(path: Path, option: str, line: int) -> ConfigFile:
         message = f"{place}: it is not YAML: {fault.reason}"
         return ConfigFile(path, option, line, None, message)
     if not isinstance(content, Mapping):
-        message = f"{path}: it is no map of flags"
+        message = f"{path}: it is not a map of flags"
         return ConfigFile(path, option, line, None, message)
     return ConfigFile(path, option, line, content, positions=yaml_positions(text))

@@ -11,7 +11,7 @@ from typing import Any
 from launch.check.lint.trainer_commands import LintFinding, TrainerScript, warning
 from launch.rules.engine import apply_rules, rules_for
 from launch.rules.facts import ABSENT, UNKNOWN, Place, Source
-from launch.rules.table import is_flag
+from launch.rules.table import KNOWN_TO_LINT, is_flag
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class GivenFlags:
             return self.values[name]
         if name in self.in_file:
             return UNKNOWN
-        if name in ("trainer", "family"):
+        if name in KNOWN_TO_LINT:
             return getattr(self, name)
         is_absent = self.is_complete and is_flag(name)
         return ABSENT if is_absent else UNKNOWN  # a command has no recipe

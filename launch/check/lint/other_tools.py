@@ -1,4 +1,4 @@
-"""Recognises the file of axolotl, LLaMA-Factory or TRL, and gives the line that it is here."""
+"""Recognises the file of another tool that trains, and gives the line that it is here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_other_tool(
         if tool is None:
             return None
         message = f"this is a file of {tool}, which launch translates"
-        cure = Fix.of("{0} says what it is here", f"$ launch lint {shlex.quote(str(path))}")
+        cure = Fix.of("{0} shows what it becomes here", f"$ launch lint {shlex.quote(str(path))}")
         if explicit:
             cure = _plan(path) or cure
         return warning("other_tool", message, document.line, cure=cure), tool == TRL

@@ -110,7 +110,7 @@ def _scan_text(text: str, suffix: str, read: _Reader) -> ScanResult:
 def _may_start_trainer(text: str) -> bool:
     """Return whether a program in a language that lint does not read may start a trainer.
 
-    A text that only imports TRL, say, does not.
+    A text that only imports TRL, for example, does not.
     """
     return starts_trainer(text) and _STARTS_PROGRAM.search(text) is not None
 

@@ -13,7 +13,8 @@ from launch.config.recipe_keys import Precision
 from launch.config.schema import Family
 from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.speed import planned_steps
-from launch.planning.model_folder import count_parameters, hub_cache, hub_snapshot
+from launch.planning.hub_cache import hub_cache, hub_snapshot
+from launch.planning.model_folder import count_parameters
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned
 from launch.table import format_bytes

@@ -10,10 +10,10 @@ from threading import Thread
 
 from launch.check.machine.rule import Host, rule
 from launch.planning.chat_template import missing_text_problem
+from launch.planning.hub_cache import hub_cache
 from launch.planning.hub_config import HUB, offline_variable
 from launch.planning.input_source import InputSource
 from launch.planning.lengths import load_lengths
-from launch.planning.model_folder import hub_cache
 from launch.planning.packing import describe_packing, forecast_packing, padding_problem
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned

@@ -17,6 +17,7 @@ from launch.config.schema import Device
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned
 from launch.worker.finding import Finding
+from launch.worker.wording import count_of
 
 # Descriptors that a launcher and one rank take: libraries, shards, sockets, workers.
 _BASE_FILES = 512
@@ -73,8 +74,7 @@ def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
         return passed(f"ulimit -n is {'unlimited' if soft is None else soft}")
     reachable = _MOST_FILES if hard is None else max(soft, min(hard, _MOST_FILES))
     if reachable < needed:
-        plural = "s" if width.world_size > 1 else ""
-        ranks = f"{width.world_size} rank{plural}"
+        ranks = count_of(width.world_size, "rank")
         facts = f"ulimit -Hn is {hard}, and {ranks} may need {needed}"
         return warned(facts, "raise nofile in /etc/security/limits.conf, or LimitNOFILE of slurmd")
     if reachable > soft:

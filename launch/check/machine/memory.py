@@ -5,13 +5,18 @@ from __future__ import annotations
 from launch.check.machine.disk import find_model_size
 from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Device, Family
+from launch.config.schema import Device, Family, Mode
 from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
-from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory, has_reference
-from launch.planning.estimate.memory import bytes_per_parameter
+from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory
+from launch.planning.estimate.model_state import bytes_per_parameter
 from launch.planning.estimate.out_of_memory import advise_without_remedy
+from launch.planning.estimate.planned_setting import (
+    UnknownMemoryError,
+    has_reference,
+    planned_optimizer,
+)
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned
@@ -26,6 +31,7 @@ def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
     """Return the bytes that `parameters` take in training, on each rank's device and on the host.
 
     The host's are those of all ranks. Activations, buckets and fragmentation are not included.
+    Raises UnknownMemoryError for an optimizer whose states are unknown.
 
     TRL's scripts load fp32 weights by default (trl/trainer/model_config.py:89), which DeepSpeed
     turns into bf16. TRL also loads a reference model, while open-instruct computes the reference
@@ -37,12 +43,20 @@ def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
     if is_trl and not plan.parallel.zero_stage and "dtype" not in plan.flags:
         precision = Precision.fp32
     state = bytes_per_parameter(plan.parallel.mode, ranks, precision)
+    optimizer = planned_optimizer(plan)
+    host = state.host * parameters
+    kept = state.optimizer * parameters
+    if plan.parallel.mode in (Mode.single, Mode.ddp):
+        embedding = plan.shape.embedding if plan.shape is not None else 0.0
+        element = 2 if precision == Precision.bf16 else 4
+        kept = optimizer.device_bytes(parameters, embedding, element)
+        host += ranks * optimizer.host_bytes(parameters, embedding, element)
     reference = 0.0
     if has_reference(plan):
         reference = 2.0 if precision == Precision.bf16 else 4.0
         if plan.parallel.zero_stage == 3:
             reference /= ranks
-    return (state.rank + reference) * parameters, state.host * parameters
+    return (state.weights + state.gradients + reference) * parameters + kept, host
 
 
 @rule("model_too_big", "memory")
@@ -65,7 +79,10 @@ def _full_model_fits(plan: Plan, host: Host) -> Finding:
         return skipped(f"the size of {plan.inputs.model.reference} is unknown")
     import psutil  # needs a POSIX system's modules; a plan needs none of them
 
-    device_bytes, host_bytes = state_bytes(plan, model.parameters)
+    try:
+        device_bytes, host_bytes = state_bytes(plan, model.parameters)
+    except UnknownMemoryError as unknown:
+        return skipped(str(unknown))
     host_memory = float(psutil.virtual_memory().total)
     size = f"{format_count(model.parameters)} parameters, from {model.source}"
     state = "weights, gradients and optimizer take"
@@ -80,7 +97,7 @@ def _full_model_fits(plan: Plan, host: Host) -> Finding:
         return failed(message, advise_without_remedy(plan))
     card = _smallest_card(plan, host)
     if card is not None and host_bytes > host_memory:
-        offloaded = f"the offloaded state takes {format_bytes(host_bytes)}"
+        offloaded = f"the state that is offloaded or paged takes {format_bytes(host_bytes)}"
         return failed(
             f"{offloaded} of the host's memory ({size}), which has {format_bytes(host_memory)}",
             "use more GPUs with parallel=zero3, or a smaller model",
@@ -116,7 +133,7 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
     forecast = forecast_memory(plan, host.environ, card=card, lengths=lengths, flash=flash)
     text = f"{facts}; {forecast.why}"
     if forecast.worst:
-        text = f"{facts}; predicted peak {describe(forecast)[0]}"
+        text = f"{facts}; predicted: {describe(forecast)[0]}"
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")
     cure = advise_without_remedy(plan)

@@ -43,7 +43,10 @@ def rule(
     on_login_node: bool = False,
     is_first: bool = False,
 ) -> Callable[[Callable[[Plan, Host], Finding]], PreflightRule]:
-    """Turn a function into a rule. Its docstring is the rule's summary: why it exists."""
+    """Turn a function into a rule. Its docstring is the rule's summary: why it exists.
+
+    The function's name then is the rule, which is no function: `NAME.judge(plan, host)` calls it.
+    """
 
     def make(function: Callable[[Plan, Host], Finding]) -> PreflightRule:
         return PreflightRule(

@@ -14,16 +14,18 @@ from launch import resources
 from launch.check.machine.rule import Host, rule
 from launch.config.kinds import KINDS
 from launch.config.recipe_keys import Quantization
-from launch.config.schema import Family, Launcher, Tracking
+from launch.config.schema import Family, Launcher
 from launch.host.interpreter import (
     InterpreterError,
     installed_version,
     missing_modules,
     unmet_requirements,
 )
+from launch.planning.estimate.optimizers import find_optimizer
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs, uses_vllm
+from launch.planning.trackers import find_tracker
 from launch.rules.code import failed, passed, skipped, warned
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding, Fix
@@ -102,15 +104,24 @@ def _needed_packages(plan: Plan) -> list[str]:
         needed.append("deepspeed")
     if uses_vllm(plan.config):
         needed.append("vllm")
-    if plan.config.tracking in (Tracking.wandb, Tracking.wandb_offline):
-        needed.append("wandb")
+    tracker = find_tracker(plan.config.tracking)
+    if tracker is not None:
+        needed.append(tracker.package)
     if plan.lora is not None:
         needed.append("peft")
-        if plan.lora.quantize == Quantization.nf4:
-            needed.append("bitsandbytes")
+    if _needs_bitsandbytes(plan):
+        needed.append("bitsandbytes")
     if plan.config.evaluate:
         needed.append("lm_eval")
     return list(dict.fromkeys(needed))
+
+
+def _needs_bitsandbytes(plan: Plan) -> bool:
+    """Whether frozen weights are kept in 4 bit, or the optimizer is bitsandbytes'."""
+    if plan.lora is not None and plan.lora.quantize == Quantization.nf4:
+        return True
+    optimizer = find_optimizer(plan.config.trainer, values_of(plan.flags))
+    return optimizer is not None and optimizer.package == "bitsandbytes"
 
 
 def _trl_version_problem(plan: Plan, python: str) -> Finding | None:
@@ -157,8 +168,7 @@ def install_hint(plan: Plan) -> Fix:
         sync = f"$ uv sync --project {plan.upstream.checkout}"
         return Fix.of("{0} installs them; set {1}", sync, "python=PATH")
     extras = "train"
-    needs_bitsandbytes = plan.lora is not None and plan.lora.quantize == Quantization.nf4
-    if plan.config.trainer.family == Family.open_instruct or needs_bitsandbytes:
+    if plan.config.trainer.family == Family.open_instruct or _needs_bitsandbytes(plan):
         extras += ",open-instruct"
     if plan.config.evaluate:
         extras += ",eval"

@@ -70,7 +70,7 @@ def named_server_fits(plan: Plan, host: Host) -> Finding:
         return failed(f"no vLLM server answers at {url}: {error}", cure)
     problem = _find_mismatch(plan, flags, served, config)
     if problem is not None:
-        return failed(f"the server at {url} {problem}", "start it with `trl vllm-serve` anew")
+        return failed(f"the server at {url} {problem}", "start it again with `trl vllm-serve`")
     return passed(f"{url} serves {served['id']}")
 
 

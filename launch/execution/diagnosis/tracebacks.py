@@ -79,7 +79,9 @@ def event_chain(data: Mapping[str, Any]) -> list[RaisedError]:
         )
         chain.append(error)
     if not chain:
-        chain.append(RaisedError(str(data.get("type") or ""), str(data.get("message", ""))))
+        error_type = str(data.get("type") or "")
+        message = str(data.get("message", ""))
+        chain.append(RaisedError(error_type, message))
     return _unfold(chain)
 
 

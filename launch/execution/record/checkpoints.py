@@ -17,14 +17,9 @@ from typing import Literal
 from launch.config.schema import Family, Launcher
 from launch.execution.record.shards import find_shard_faults
 from launch.files import read_file, read_json_object
-from launch.planning.model_folder import (
-    BrokenFileError,
-    check_torch_file,
-    find_foreign_pickle,
-    find_weight_faults,
-    read_safetensors_header,
-)
+from launch.planning.model_folder import find_foreign_pickle, find_weight_faults
 from launch.planning.plan import Plan
+from launch.planning.weight_files import BrokenFileError, check_torch_file, read_safetensors_header
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"

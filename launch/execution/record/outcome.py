@@ -43,15 +43,20 @@ class Outcome:
     stacks: tuple[str, ...] = ()  # files with each rank's stack
     validation: ValidationRecord | None = None  # None if the run did not evaluate
     reward: RewardTrend | None = None  # only of RLVR; None for a run of a few steps
+    last_reward: float | None = None  # only of RLVR
     afterwards: str | None = None  # a failure after the model was saved, of an evaluation or a push
     # The digests of the model's files (launch/planning/saved_model.py).
     model: Mapping[str, Any] | None = None
 
     @property
     def result(self) -> str | None:
-        """The trend of an RLVR run's reward, or the last loss of any other run; None without one."""
+        """The trend of an RLVR run's reward, or the last one of a run of a few steps; the last loss of
+        any other run; None without one.
+        """
         if self.reward is not None:
             return self.reward.describe()
+        if self.last_reward is not None:
+            return f"last reward {self.last_reward:.4g}"
         return None if self.last_loss is None else f"last loss {self.last_loss:.4g}"
 
     @property

@@ -37,8 +37,8 @@ from launch.files import (
     load_json,
     open_file,
     parse_json_lines,
-    read_file,
     read_json_object,
+    read_text_or_empty,
 )
 from launch.planning.find_runs import run_name
 from launch.worker.finding import Finding
@@ -140,12 +140,12 @@ class Run:
     @cached_property
     def command(self) -> str:
         """The text of command.sh."""
-        return _read_text(self.folder / "command.sh")
+        return read_text_or_empty(self.folder / "command.sh")
 
     @cached_property
     def config(self) -> str:
         """The text of config.yaml."""
-        return _read_text(self.folder / "config.yaml")
+        return read_text_or_empty(self.folder / "config.yaml")
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -330,13 +330,6 @@ def objects(value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         return []
     return [item for item in value if isinstance(item, dict)]
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return read_file(path).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def command_for(verb: str, folder: Path, *options: str) -> str:

@@ -213,7 +213,7 @@ def build_charts(
             names = names_by_kind.setdefault(_find_kind(name), [])
             if name not in names:
                 names.append(name)
-    if names_by_kind[_REWARD]:  # the loss of RLVR says little
+    if names_by_kind[_REWARD]:  # the loss of RLVR means little
         names_by_kind[_LOSS] = names_by_kind.pop(_LOSS)
     charts: list[Chart] = []
     for kind, names in names_by_kind.items():

@@ -123,13 +123,14 @@ def show(value: object, unit: str, scale: float = 1.0) -> str:
     return f"{format_measurement(converted * scale)} {unit}".rstrip()
 
 
-def show_range(low: object, high: object, scale: float = 1.0) -> str:
-    """Return `LOW to HIGH`, one value where both are shown alike; `-` if one is not a number."""
-    lowest = show(low, "", scale)
-    highest = show(high, "", scale)
+def show_range(low: object, high: object, unit: str = "") -> str:
+    """Return `LOW to HIGH UNIT`, one value where both are shown alike; `-` if one is not a number."""
+    lowest = show(low, "")
+    highest = show(high, "")
     if "-" in (lowest, highest):
         return "-"
-    return lowest if lowest == highest else f"{lowest} to {highest}"
+    text = lowest if lowest == highest else f"{lowest} to {highest}"
+    return f"{text} {unit}".rstrip()
 
 
 def numbers(values: object) -> list[float]:

@@ -70,13 +70,13 @@ def describe_ending(run: Run) -> str:
     sentence = f"{_VERDICTS[state]} "
     if state != "running":
         sentence += "after "
-    sentence += count_steps(run)
+    counted = count_steps(run)
     planned = run.total_steps
     if not planned and run.outcome:
         planned = run.outcome.planned_steps
     if planned:
-        sentence += f" of {planned:,}"
-    sentence += " steps"
+        counted += f" of {planned:,}"
+    sentence += f"{counted} step" if counted.split()[-1] == "1" else f"{counted} steps"
     if run.outcome and math.isfinite(run.outcome.seconds):
         sentence += f" in {format_duration(run.outcome.seconds)}"
     return sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.execution.display import PHASE_NAMES
+from launch.execution.display_text import PHASE_NAMES
 from launch.execution.record.phases import Phase
 from launch.table import format_duration
 
@@ -95,7 +95,4 @@ def _sum_phases(phases: Sequence[Phase], span: float) -> list[tuple[str, str, st
 
 
 def _format_seconds(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    unit = "min:s" if seconds < 3600 else "h:min:s"
-    return f"{format_duration(seconds)} ({unit})"
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)

@@ -12,6 +12,7 @@ from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.streams import SERVER_LOG
 from launch.execution.supervise.watch import Watch
+from launch.worker.wording import count_of
 
 SERVER_DIED = "vllm_server_died"
 
@@ -108,10 +109,12 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
     outcome = end.outcome
     if outcome.exit_code == EXIT_DONE:
         ended = outcome.ended_processes
-        return [f"ended {_count_processes(ended)} that the trainer left behind"] if ended else []
+        return [f"ended {count_of(ended, 'process')} that the trainer left behind"] if ended else []
     detail = [f"  {line}" for line in outcome.detail]
     if outcome.exit_code == EXIT_INTERRUPTED:
-        lines = [f"{outcome.cause}: {_count_processes(outcome.ended_processes)} ended, none left"]
+        lines = [
+            f"{outcome.cause}: {count_of(outcome.ended_processes, 'process')} ended, none left"
+        ]
     elif outcome.exit_code == EXIT_STOPPED:
         cause = f": {outcome.cause}"
         if outcome.guard:
@@ -125,7 +128,7 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
         if outcome.cure_line:
             lines.append(outcome.cure_line)
         if outcome.ended_processes:
-            lines.append(f"{_count_processes(outcome.ended_processes)} ended")
+            lines.append(f"{count_of(outcome.ended_processes, 'process')} ended")
     logs = [folder.logs / "launcher.log"]
     if outcome.cause_id == SERVER_DIED:
         logs.insert(0, folder.logs / SERVER_LOG)
@@ -136,7 +139,3 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
 
 def _format_progress(outcome: Outcome) -> str:
     return f"after step {outcome.steps}" if outcome.steps else "before its first logged step"
-
-
-def _count_processes(number: int) -> str:
-    return f"{number} process" if number == 1 else f"{number} processes"

@@ -47,7 +47,7 @@ class Observer:
     """The pump's sink: records every event, and keeps what the display and the guards need.
 
     Steps go to metrics.jsonl, all other events to events.jsonl. `watch` takes what the
-    guards observe, with times from `clock`, a monotonic one. `checkpoints` records those that the
+    guards judge, with times from `clock`, a monotonic one. `checkpoints` records those that the
     run writes.
     """
 
@@ -98,11 +98,11 @@ class Observer:
         elif event.kind == "error":
             self.record(event)
             self.causes.add_error(event)
-            self._watch.observe(RankError(self._clock(), event.rank))
+            self._watch.put(RankError(self._clock(), event.rank))
         else:
             self.record(event)
             if event.kind == "total_steps":
-                self._watch.observe(TotalSteps(self._clock(), event.data["steps"]))
+                self._watch.put(TotalSteps(self._clock(), event.data["steps"]))
             elif event.kind == "opened":
                 self._take_file(event)
             self._display(event)
@@ -133,7 +133,7 @@ class Observer:
         """Pass on a file that a process of this machine has used."""
         file = read_opened(event)
         if file is not None:
-            self._watch.observe(FileUsed(self._clock(), file))
+            self._watch.put(FileUsed(self._clock(), file))
 
     def _begin_phase(self, event: Event, *, is_step: bool = False) -> None:
         phase = event.data["phase"]
@@ -151,7 +151,7 @@ class Observer:
             self.metrics.training_began(event.time)
         self.record(event)
         self.display_events.append(event)
-        self._watch.observe(PhaseStarted(self._clock(), phase))
+        self._watch.put(PhaseStarted(self._clock(), phase))
 
     def _display(self, event: Event) -> None:
         """Show an event of the kinds that a display prints, each warning once."""
@@ -175,7 +175,7 @@ class Observer:
             return
         self._progress_checked = now
         self._recent_lines.append(line)
-        self._watch.observe(NewOutput(now))
+        self._watch.put(NewOutput(now))
         if rank != self._first_rank or self._phase == "training":
             return
         bar = _BAR.search(line)
@@ -193,7 +193,7 @@ class Observer:
             self._begin_phase(training, is_step=True)
         self._append(self._metrics_file, values)
         self.display_events.append(Event("step", event.time, event.rank, self.metrics.last))
-        self._watch.observe(LoggedStep(self._clock(), self.step, self.metrics.last))
+        self._watch.put(LoggedStep(self._clock(), self.step, self.metrics.last))
 
     def _append(self, file: JsonLines, value: dict[str, Any]) -> None:
         # The disk may be full, or the file already closed.

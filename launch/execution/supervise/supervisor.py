@@ -20,10 +20,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
@@ -37,6 +36,7 @@ from launch.execution.supervise.ending import RunEnd, conclude, end_lines
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.processes import ReaperProcess, ServerProgram, end_by_run_id
 from launch.execution.supervise.stacks import PeerNodes
+from launch.execution.supervise.stop_signals import StopOrders, handle_signals, stop_signals
 from launch.execution.supervise.streams import SERVER_LOG, Channel, Pump
 from launch.execution.supervise.watch import Watch, WatchConfig
 from launch.redact import add_secrets
@@ -46,15 +46,6 @@ _REFRESH = 0.2  # seconds
 _REPEAT = "; press again to end them at once"
 _FOLDER_EVERY = 2.0  # seconds between two checks that the run folder exists
 _FOLDER_MISSES = 3  # consecutive misses after which the folder counts as removed
-
-
-def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that end a run: SIGINT, SIGTERM, SIGUSR1 (which ends a process that does
-    not handle it) and, if it is not ignored (nohup), SIGHUP.
-    """
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return signals if is_ignored else (*signals, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -108,60 +99,6 @@ def _matching_names(patterns: Sequence[str], environ: Mapping[str, str]) -> list
     return [name for name in environ if name in matching]
 
 
-class _StopSignals:
-    """Turns the user's signals into stop orders: the first one a soft stop, the second one a hard
-    stop.
-    """
-
-    def __init__(self) -> None:
-        self.signals: list[signal.Signals] = []
-        self.reaper: ReaperProcess | None = None
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        self.signals.append(signal.Signals(number))
-        self.forward()
-
-    def forward(self) -> None:
-        """Send the stop order; called from the handler too, so a blocked display does not delay the
-        end.
-        """
-        if self.reaper is None or not self.signals:
-            return
-        if self.reaper.status is None and not self.reaper.halted:
-            self.reaper.interrupted = True
-        self.reaper.send("kill" if len(self.signals) > 1 else "stop")
-
-
-@contextlib.contextmanager
-def _signal_handlers(stops: _StopSignals, signals: Sequence[signal.Signals]) -> Iterator[None]:
-    before = [(number, signal.signal(number, stops.handle)) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def hold_signals() -> Iterator[None]:
-    """Defer the signals that end a run until the context ends, so that a record is written whole."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    before = [
-        (number, signal.signal(number, lambda number, frame: held.append(number)))
-        for number in stop_signals()
-    ]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-        for held_number in held:
-            signal.raise_signal(held_number)
-
-
 def supervise(execution: Execution, folder: RunFolder, display: Display) -> Outcome:
     """Run `execution` to its end and record it in `folder`, which must exist; no process of it
     outlives this call.
@@ -171,15 +108,15 @@ def supervise(execution: Execution, folder: RunFolder, display: Display) -> Outc
     does. A failed run's FAILED is written before anything is printed; the caller calls
     `folder.finish(outcome)` after its own checks.
     """
-    stops = _StopSignals()
+    stops = StopOrders()
     is_main = threading.current_thread() is threading.main_thread()
-    with _signal_handlers(stops, stop_signals() if is_main else ()):
+    with handle_signals(stops.handle, stop_signals() if is_main else ()):
         add_secrets(execution.env)
         return _supervise(execution, folder, display, stops)
 
 
 def _supervise(
-    execution: Execution, folder: RunFolder, display: Display, stops: _StopSignals
+    execution: Execution, folder: RunFolder, display: Display, stops: StopOrders
 ) -> Outcome:
     context = execution.watch_config.guard_context
     run_id = uuid.uuid4().hex
@@ -252,7 +189,7 @@ class _LiveRun:
     observer: Observer
     watch: Watch
     screen: SafeDisplay
-    stops: _StopSignals
+    stops: StopOrders
     began: float = field(default_factory=time.monotonic)
     is_removed: bool = False  # whether the folder was removed while the run wrote to it
     server_failure: str | None = None  # how the server ended the run

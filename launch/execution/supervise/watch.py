@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.check.machine.disk import nearest_existing, written_bytes
+from launch.check.machine.disk import checkpoint_interval, nearest_existing, written_bytes
 from launch.config.guards import GuardsConfig
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Kind
@@ -41,8 +41,8 @@ from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpo
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
 from launch.planning.build import plan_line
-from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.estimate.out_of_memory import RunSettings
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan
 from launch.planning.read_files import CHANGED, LoadedFiles, describe
@@ -124,8 +124,8 @@ class Watch:
     def start(self) -> None:
         self._thread.start()
 
-    def observe(self, fact: Fact) -> None:
-        """Queue a fact; may be called from any thread."""
+    def put(self, fact: Fact) -> None:
+        """Queue a fact for the guards; may be called from any thread."""
         self._facts.put(fact)
 
     def add_process(self, rank: int, pid: int) -> None:
@@ -191,8 +191,9 @@ class Watch:
             self._check_disk(now)
         if self._peers is not None and not self._published and self._peers.progress == "stalled":
             self._published = True
-            # If this fails, the requesting node reports this node as missing.
-            with contextlib.suppress(OSError):
+            # If this fails, the requesting node reports this node as missing. No error may end
+            # this thread, which still has to watch the ranks of this node.
+            with contextlib.suppress(Exception):
                 self._peers.publish_stacks(self._dump_local_stacks())
         self._check(Tick(now))
 
@@ -250,10 +251,10 @@ class Watch:
     def _check(self, fact: Fact) -> None:
         self._check_inputs(fact)
         for guard in self._guards:
-            observed = guard.observe(fact)
-            if observed is None:
+            found = guard.judge(fact)
+            if found is None:
                 continue
-            finding = observed.apply_allow(self.config.allow)
+            finding = found.apply_allow(self.config.allow)
             if (guard.id, finding.stops) in self._issued:
                 continue
             self._issued.add((guard.id, finding.stops))
@@ -268,14 +269,15 @@ class Watch:
         self.in_time = self._end_run()
 
     def _dump_all_stacks(self) -> Stacks:
+        """Return the stacks of every rank, or why there are none: the run is ended all the same."""
         try:
             if self._peers is None:
                 return self._dump_local_stacks()
             self._peers.report_progress("stalled")
             local = self._dump_local_stacks()
             others = self._peers.collect_stacks()
-        except OSError as error:  # the disk may be full
-            return Stacks((), (f"no stacks: {error}",))
+        except Exception as error:  # of the disk, of psutil, or a fault of the dump itself
+            return Stacks((), (f"no stacks: {str(error) or type(error).__name__}",))
         return Stacks((*local.files, *others.files), (*local.summary, *others.summary))
 
     def _dump_local_stacks(self) -> Stacks:
@@ -336,7 +338,7 @@ def build_watch_config(plan: Plan) -> WatchConfig:
         allow=tuple(plan.config.allow),
         guard_context=GuardContext(
             ranks=tuple(range(plan.batch.width)),
-            checkpoint_every=recipe.checkpoint_steps,
+            checkpoint_every=checkpoint_interval(plan),
             total_steps=recipe.max_steps,
             losses=earlier_losses(plan.folder),
             resumed_step=resumed_step(plan.folder),

@@ -93,7 +93,9 @@ def input_copy_bytes(setting: MemorySetting) -> int:
         saved -= 2 * element * shape.hidden
     if adapter.casts:
         saved += element * (3 * shape.hidden + shape.query_width)
-    return saved
+    # DoRA scales what the layer and what its adapter returns, and backward needs both
+    # (peft/tuners/lora/dora.py, DoraLinearLayer.forward).
+    return saved + 2 * element * adapter.dora_outputs
 
 
 def cast_weight_bytes(setting: MemorySetting) -> float:

@@ -62,10 +62,10 @@ _MIG = re.compile(r"\bmig\b|\b\d+g\.\d+gb\b")  # a slice of a GPU, as nvidia-smi
 
 
 def card_named(name: str, memory: float | None = None) -> Card | None:
-    """Return the card that nvidia-smi, torch or a Slurm cluster calls `name`; None for an unknown
+    """Return the GPU that nvidia-smi, torch or a Slurm cluster calls `name`; None for an unknown
     one, and for a MIG slice.
 
-    `memory` in GiB tells cards of one name apart, such as the two kinds of A100.
+    `memory` in GiB distinguishes GPUs of one name, such as the two kinds of A100.
     """
     lower = re.sub("[-_]", " ", name.lower())
     if _MIG.search(lower):
@@ -79,12 +79,12 @@ def card_named(name: str, memory: float | None = None) -> Card | None:
 
 
 def list_cards() -> dict[str, Card]:
-    """Return the known cards by what cluster.gpu_type can name them."""
+    """Return the known GPUs by what cluster.gpu_type can name them."""
     return {_type_name(card): card for _, card in _CARDS}
 
 
 def _type_name(card: Card) -> str:
-    """Return the shortest name that means this card: `h100`, and `h100_pcie`."""
+    """Return the shortest name that means this GPU: `h100`, and `h100_pcie`."""
     name = card.name.lower().replace(" ", "_")
     first, _, _ = name.partition("_")
     return first if card_named(first) == card else name
@@ -92,16 +92,16 @@ def _type_name(card: Card) -> str:
 
 @dataclass(frozen=True)
 class CardMemory:
-    """The memory of one card."""
+    """The memory of one GPU."""
 
     gib: float
     source: str  # the source of the number
 
 
 def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemory | None:
-    """Return the memory of the cards that a plan is for, None when it is unknown.
+    """Return the memory of the GPUs that a plan is for, None when it is unknown.
 
-    It is cluster.gpu_memory, else that of the smallest card in this machine, else the data sheet's
+    It is cluster.gpu_memory, else that of the smallest GPU in this machine, else the data sheet's
     of cluster.gpu_type.
     """
     if cluster.gpu_memory is not None:
@@ -117,7 +117,7 @@ def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemor
 
 
 def _note_larger(card: Card, gpu_type: str | None) -> str:
-    """Return a note of the card of the same name with more memory; empty without one.
+    """Return a note of the GPU of the same name with more memory; empty without one.
 
     A cluster may call both kinds of A100 `a100`; the smaller one is taken then.
     """
@@ -163,14 +163,14 @@ def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of a card and its links, as far as the time of a step depends on them."""
+    """The rates of a GPU and its links, as far as the time of a step depends on them."""
 
     matrix: float  # FLOP/s of a layer's matrices
     masked: float  # FLOP/s of attention over a whole row x row mask
     causal: float  # FLOP/s of attention without a mask
     memory: float  # bytes/s of everything between
     link: float  # bytes/s that each rank sends in a ring
-    offload: float  # bytes/s between a card and its host
+    offload: float  # bytes/s between a GPU and its host
     exposed: float  # the share of communication that does not overlap with computation
     layer: float  # seconds of the host to issue a layer's forward and backward pass, without ZeRO-3
     sharded_layer: float  # seconds of the host for a layer with ZeRO-3
@@ -182,7 +182,7 @@ class Rates:
     varying: float  # seconds of each micro batch whose length differs from the one before it
     # Additional seconds of each micro batch of one sample if samples vary; the cause is not known.
     single_sample: float
-    # The standard deviation of log(measured / predicted seconds) that all settings on a card share.
+    # The standard deviation of log(measured / predicted seconds) that all settings on a GPU share.
     bias: float
     spread: float  # the standard deviation of each setting's own part
 
@@ -228,21 +228,21 @@ CPU = Rates(
     bias=1.0,
     spread=0.4,
 )
-_UNMEASURED_BIAS = 0.5  # bias of a card in the table, which may reach another share of its peak
-_UNKNOWN_BIAS = 1.0  # bias of a card that is not in the table, which is treated as an H200
+_UNMEASURED_BIAS = 0.5  # bias of a GPU in the table, which may reach another share of its peak
+_UNKNOWN_BIAS = 1.0  # bias of a GPU that is not in the table, which is treated as an H200
 
 
 @dataclass(frozen=True)
 class CardRates:
-    """The rates to predict with on a kind of card."""
+    """The rates to predict with on a kind of GPU."""
 
     rates: Rates
-    measured: bool  # whether the rates were measured on this kind of card
+    measured: bool  # whether the rates were measured on this kind of GPU
     why: str  # the reason if they were not
 
 
 def rates_for_card(card: str | None) -> CardRates:
-    """Return the rates of the card that nvidia-smi calls `card`; None stands for a CPU."""
+    """Return the rates of the GPU that nvidia-smi calls `card`; None stands for a CPU."""
     if card is None:
         return CardRates(CPU, False, "CPUs differ: the first probe measures this one")
     listed = card_named(card)

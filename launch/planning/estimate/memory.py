@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Kind, Mode
+from launch.config.schema import Mode
 from launch.planning.estimate.activations import (
     cast_weight_bytes,
     head_bytes,
@@ -34,6 +34,18 @@ from launch.planning.estimate.activations import (
 )
 from launch.planning.estimate.allocator import STAGE_3, cached_bytes
 from launch.planning.estimate.generation import generation_bytes
+from launch.planning.estimate.model_state import (
+    bucket_bytes,
+    bytes_per_parameter,
+    frozen_bytes,
+    gathered_bytes,
+    initial_bucket_bytes,
+    scattering_bytes,
+    second_gradient_bytes,
+    step_gradient_bytes,
+    step_temporary_bytes,
+)
+from launch.planning.estimate.optimizers import factored_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 GIB = 1 << 30
@@ -229,20 +241,23 @@ def _full_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ..
     state = bytes_per_parameter(setting.mode, setting.sharing_ranks, precision)
     models = 2 if setting.reference else 1
     weights = state.weights * size * models
-    return weights, state.optimizer * size, _moments(setting, state.gradients * size)
+    return weights, _optimizer_bytes(setting), _moments(setting, state.gradients * size)
 
 
 def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ...]]:
     """Return the bytes of weights and optimizer, and the moments, when an adapter is trained.
 
-    The adapter's gradients and AdamW's moments are taken as fp32, which is an upper bound. Frozen
-    weights have no gradients. A 4-bit matrix is unpacked when its layer needs it.
+    The adapter's gradients and AdamW's moments are taken as fp32, which is an upper bound, as is
+    taking no matrix of an adapter as paged: bitsandbytes pages those of 100,000 weights and more.
+    Frozen weights have no gradients. A 4-bit matrix is unpacked when its layer needs it.
     """
     adapter = setting.adapter
     if adapter is None:
         raise ValueError("no adapter is trained")
     shape = setting.shape
-    trained = 4 * adapter.parameters  # bytes of the adapter, and as many of its gradients
+    # Bytes of what is trained, and as many of its gradients. Whole modules keep the type of the
+    # frozen weights, which stay beside their trained copies.
+    trained = 4 * adapter.parameters + setting.element * adapter.whole
     recomputed = layer_bytes(setting) if setting.checkpointing else 0.0
     unpacked = 0.0
     if adapter.quantized:
@@ -253,12 +268,54 @@ def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment,
         "last layer",
         gradients=trained,
         activations=layers_bytes(setting) + recomputed + mlp_backward_bytes(setting),
-        logits=unpacked,
+        logits=unpacked + dora_bytes(setting, adapter),
         buffers=bucket_bytes(setting) + gathered,
     )
     step = _Moment("step", gradients=trained)
     weights = frozen_bytes(setting, adapter) + trained
-    return weights, 2 * trained, (loss, last_layer, step)
+    return weights, _adapter_optimizer_bytes(setting, adapter), (loss, last_layer, step)
+
+
+def _optimizer_bytes(setting: MemorySetting) -> float:
+    """Return the bytes that the optimizer keeps on each GPU when all weights are trained.
+
+    Where ranks share it, it is AdamW (see `planned_optimizer` in forecast.py).
+    """
+    shape = setting.shape
+    optimizer = setting.optimizer
+    if setting.mode not in (Mode.single, Mode.ddp):
+        precision = Precision.fp32 if setting.autocast else setting.precision
+        state = bytes_per_parameter(setting.mode, setting.sharing_ranks, precision)
+        return state.optimizer * shape.parameters
+    if optimizer.factored:
+        return factored_bytes(shape)
+    return optimizer.device_bytes(shape.parameters, shape.embedding, setting.weight_element)
+
+
+def _adapter_optimizer_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
+    """Return the bytes that the optimizer keeps for an adapter, whose embeddings are not trained."""
+    optimizer = setting.optimizer
+    if optimizer.factored:
+        return 4.0 * adapter.parameters / adapter.rank
+    scales = optimizer.scales * adapter.parameters
+    of_adapter = scales + optimizer.state_bytes(adapter.parameters, 0, element=4)
+    whole = optimizer.device_bytes(adapter.whole, adapter.whole_embedding, setting.element)
+    return of_adapter + whole
+
+
+def dora_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
+    """Return the bytes of DoRA's temporaries in the forward pass of the matrix that has most.
+
+    It multiplies A and B with a unit matrix of its inputs, in the adapter's type, and adds the
+    product to a copy of the weights (peft/tuners/lora/dora.py, get_lora_weight and forward).
+    """
+    if not adapter.dora_outputs:
+        return 0.0
+    width = 4 if adapter.fp32 else 2
+    sizes = []
+    for inputs, outputs in setting.shape.matrices.values():
+        sizes.append(width * inputs * (inputs + outputs) + 2 * setting.element * inputs * outputs)
+    return float(max(sizes))
 
 
 def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
@@ -358,157 +415,3 @@ def _backward_gradients(setting: MemorySetting, gradients: float) -> tuple[float
     embedding_weights = 0 if shape.tied else shape.embedding
     missing = element * (shape.layer + embedding_weights) - down_projection
     return 0.0, head + down_projection, gradients - missing
-
-
-# These sizes are in elements, as accelerate_configs/deepspeed/ sets them: reduce_bucket_size of
-# zero1.json and zero2.json, sub_group_size and stage3_max_live_parameters of zero3.json.
-ZERO_BUCKET = 500_000_000
-SUB_GROUP = 1_000_000_000
-MAX_LIVE_PARAMETERS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class BytesPerParameter:
-    """Bytes of the training state for each parameter."""
-
-    weights: float  # bytes on each rank's device, as for gradients and optimizer
-    gradients: float
-    optimizer: float
-    host: float = 0.0  # bytes in the memory of the whole machine
-
-    @property
-    def rank(self) -> float:
-        """Bytes on each rank's device."""
-        return self.weights + self.gradients + self.optimizer
-
-
-def bytes_per_parameter(mode: Mode, ranks: int, precision: Precision) -> BytesPerParameter:
-    """Return the bytes for each parameter, by the mode in which the ranks share the model.
-
-    DeepSpeed keeps bf16 weights and gradients (by default its gradients accumulate in the weights'
-    type, deepspeed engine.py:1799-1810) and fp32 master weights and moments: 2 + 2 + 12 bytes, of
-    which stage 1 shards the 12, stage 2 the gradients too, stage 3 all; offloading moves the 12,
-    and gradients and weights, into the host's memory. FSDP in OLMo-core: fp32 weights, gradients
-    and moments, sharded. Without either everything has the weights' type: AdamW's moments are
-    created like the parameter (torch/optim/adamw.py, zeros_like).
-    """
-    width = 2 if precision == Precision.bf16 else 4
-    by_mode = {
-        Mode.zero1: BytesPerParameter(width, width, 12 / ranks),
-        Mode.zero2: BytesPerParameter(width, width / ranks, 12 / ranks),
-        Mode.zero3: BytesPerParameter(width / ranks, width / ranks, 12 / ranks),
-        Mode.zero3_offload: BytesPerParameter(0.0, 0.0, 0.0, 12 + 2 * width),
-        Mode.fsdp: BytesPerParameter(4 / ranks, 4 / ranks, 8 / ranks),
-    }
-    return by_mode.get(mode, BytesPerParameter(width, width, 2 * width))
-
-
-def frozen_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
-    """Return the bytes of the weights under an adapter on each rank.
-
-    4-bit weights with double quantisation take half a byte, and one byte for each 64 of them and
-    four for each 64 x 256 (bitsandbytes, quantize_4bit with compress_statistics).
-    """
-    shape = setting.shape
-    if adapter.quantized:
-        packed = float(shape.layers * shape.layer)
-        packed_bytes = packed * (0.5 + 1 / 64 + 4 / (64 * 256))
-        return packed_bytes + adapter.other_bytes * (shape.parameters - packed)
-    shards = setting.ranks if setting.mode in STAGE_3 else 1
-    return setting.element * shape.parameters / shards
-
-
-def bucket_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of communication buffers while gradients are computed.
-
-    DDP: buckets of the size of all gradients (gradient_as_bucket_view is off). ZeRO 1 and 2: two
-    buckets, as overlap_comm is on (deepspeed stage_1_and_2.py:3256-3283), allocated when the first
-    gradient arrives. ZeRO 3: one of hidden x hidden (accelerate accelerator.py:2323).
-    """
-    shape = setting.shape
-    if setting.mode == Mode.ddp:
-        if setting.adapter:
-            return 4 * setting.adapter.parameters
-        return setting.weight_element * shape.parameters
-    if setting.mode in (Mode.zero1, Mode.zero2):
-        return 2.0 * ZERO_BUCKET * setting.element
-    if setting.mode in STAGE_3:
-        return float(setting.element * shape.hidden**2)
-    return 0.0
-
-
-def initial_bucket_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of buffers that exist before the first gradient: stage 2 frees its own after
-    each micro batch, stage 1 after the last (stage_1_and_2.py:1061, :924).
-    """
-    if setting.mode == Mode.zero2 or (setting.mode == Mode.zero1 and setting.accumulation == 1):
-        return 0.0
-    return bucket_bytes(setting)
-
-
-def gathered_bytes(setting: MemorySetting, at_most: float) -> float:
-    """Return the bytes of the weights that ZeRO-3 has gathered, `at_most` elements of them.
-
-    It prefetches: every module that is entered, containers included, fetches at least one more
-    weight, up to stage3_max_live_parameters (deepspeed partitioned_param_coordinator.py:447-474);
-    these stay gathered through the turn from forward to backward. A single rank already has its
-    weights (partition_parameters.py, NoGatherHandle).
-    """
-    if setting.mode not in STAGE_3 or (setting.ranks == 1 and setting.mode == Mode.zero3):
-        return 0.0
-    return setting.element * min(setting.shape.parameters, MAX_LIVE_PARAMETERS, at_most)
-
-
-def scattering_bytes(setting: MemorySetting, gradient: float) -> float:
-    """Return the bytes, on top of a new gradient of `gradient` bytes, while it is sent to its
-    owners.
-
-    ZeRO keeps a gradient that is larger than the bucket until the next arrives (deepspeed
-    stage_1_and_2.py:1443, stage3.py:1583), and stage 3 copies it to scatter it
-    (coalesced_collectives.py, reduce_scatter_coalesced).
-    """
-    if setting.mode in STAGE_3:
-        return 2 * gradient
-    if setting.mode in (Mode.zero1, Mode.zero2):
-        return gradient if gradient > ZERO_BUCKET * setting.element else 0.0
-    return 0.0
-
-
-def second_gradient_bytes(setting: MemorySetting, gradients: float) -> float:
-    """Return the bytes of ZeRO-2's second buffer: each micro batch is reduced into a new buffer of
-    the rank's shard, which is then added to the first (deepspeed stage_1_and_2.py:1033-1044,
-    :2184-2196).
-    """
-    return gradients if setting.mode == Mode.zero2 and setting.accumulation > 1 else 0.0
-
-
-def step_gradient_bytes(setting: MemorySetting, gradients: float) -> float:
-    """Return the bytes of gradients at the optimizer's step: by then stage 1 has freed those of
-    other ranks (deepspeed stage_1_and_2.py:1005-1012).
-    """
-    return gradients / setting.ranks if setting.mode == Mode.zero1 else gradients
-
-
-def step_temporary_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that the optimizer's step adds.
-
-    ZeRO makes a flat copy of the rank's gradients and converts it to fp32 (deepspeed
-    stage_1_and_2.py:3114-3118, stage3.py:2683-2690), all at once at stages 1 and 2 and one
-    sub-group at a time at stage 3. The fused AdamW needs nothing more; the foreach one holds a copy
-    of the parameters' size (torch/optim/adamw.py). OLMo-core's in olmo_core_finetune holds three at
-    once, of all weights (olmo_core/optim/adamw.py:82-99), or of the largest one where they are
-    updated one by one (:36-45); in dpo there is one, of the largest (:1-48).
-    """
-    shape = setting.shape
-    shard = shape.parameters / setting.sharing_ranks
-    if setting.mode in (Mode.zero1, Mode.zero2):
-        return (setting.element + 4) * shard
-    if setting.mode == Mode.zero3:
-        return (setting.element + 4) * min(shard, SUB_GROUP)
-    if setting.mode == Mode.zero3_offload:
-        return setting.element * min(shard, SUB_GROUP)
-    if setting.mode == Mode.fsdp:
-        if setting.kind == Kind.sft:
-            return 3 * 4 * (shard if setting.foreach_step else shape.embedding)
-        return 4 * shape.embedding / setting.sharing_ranks
-    return 0.0 if setting.fused_optimizer else setting.element * shape.parameters

@@ -2,21 +2,24 @@
 
 The change that costs the least time comes first: fewer samples per device, then gradient
 checkpointing, then a parallel mode that shards more, then more GPUs. All of these keep the samples
-of every step. Shorter samples change the training, so they come last. Liger's kernels cost no time:
-a plan tries them first, while a run that has failed gets them only if nothing else fits.
+of every step. Where TRL trains fp32 weights, an 8-bit optimizer follows, and then bf16 weights, which
+round small updates away. Shorter samples change the training, so they come last. Liger's kernels
+cost no time: a plan tries them first, while a run that has failed gets them only if nothing else
+fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.schema import Device, Kind, Mode
+from launch.planning.batch_split import Batch, divisors
 from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
+from launch.planning.estimate.optimizers import ADAMW, ADAMW_8BIT
 from launch.planning.estimate.setting import MemorySetting, longest_micro_batch
 from launch.planning.lengths import Lengths, load_lengths
-from launch.planning.parallel import Batch, divisors
 from launch.planning.plan import Plan
 from launch.worker.finding import Fix
 
@@ -67,11 +70,25 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
 
     Each change other than that of the batch size is tried with as many samples as possible first.
     """
+    modes = [setting.mode]
+    while setting.ranks > 1 and modes[-1] in _NEXT_MODE:
+        modes.append(_NEXT_MODE[modes[-1]])
+    yield from _candidates_of_modes(setting, modes, liger=liger)
+    if setting.autocast and setting.optimizer == ADAMW:
+        smaller = replace(setting, optimizer=ADAMW_8BIT)
+        yield from _candidates_of_modes(smaller, modes[:1], liger=liger)
+        bf16 = replace(smaller, autocast=False)
+        yield from _candidates_of_modes(bf16, modes[:1], liger=liger)
+
+
+def _candidates_of_modes(
+    setting: MemorySetting, modes: Sequence[Mode], *, liger: bool
+) -> Iterator[MemorySetting]:
+    """Yield the settings with fewer samples, gradient checkpointing and each of the modes."""
     with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
     with_fused_loss = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
     batch_sizes = _batch_sizes(setting.micro_batch, setting.accumulation)
-    mode: Mode | None = setting.mode
-    while mode is not None:
+    for mode in modes:
         for checkpointing in sorted({setting.checkpointing, True}):
             changed = replace(
                 setting,
@@ -82,7 +99,6 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
             )
             for size in batch_sizes:
                 yield _with_samples(changed, size)
-        mode = _NEXT_MODE.get(mode) if setting.ranks > 1 else None
 
 
 def _batch_sizes(per_device: int, accumulation: int) -> list[int]:
@@ -114,6 +130,10 @@ def _overrides(before: MemorySetting, after: MemorySetting) -> dict[str, str]:
         overrides["recipe.gradient_checkpointing"] = "true"
     if before.mode != after.mode:
         overrides["parallel"] = after.mode.value
+    if before.optimizer != after.optimizer:
+        overrides["recipe.optimizer"] = "adamw_8bit"
+    if before.autocast and not after.autocast:
+        overrides["flags.dtype"] = "bfloat16"
     return overrides
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from launch.files import read_json_object
 from launch.planning.estimate.shape import BLOCKS, ModelShape, read_shape, shape_from_hf_config
+from launch.planning.hub_cache import hub_snapshot
 from launch.planning.hub_config import FetchedConfig, find_hub_config
-from launch.planning.model_folder import count_parameters, hub_snapshot
+from launch.planning.model_folder import count_parameters
 from launch.planning.plan import Plan
 from launch.planning.stage_model import model_shape
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from launch.config.kinds import KINDS
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Kind, Mode
+from launch.planning.estimate.optimizers import ADAMW, OptimizerState
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.lengths import Lengths
 
@@ -36,6 +37,11 @@ class AdapterSetting:
     # launch/worker/patches/shared.py.
     casts: bool = False
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
+    # Outputs of a block's adapted matrices, each with a trained length; 0 without DoRA.
+    dora_outputs: int = 0
+    # Weights of the modules that are trained as a whole, and those of them that are an embedding's.
+    whole: float = 0.0
+    whole_embedding: float = 0.0
     # The bytes of each other frozen weight; upstream's QLoRA raises these to fp32 (finetune.py:620).
     other_bytes: int = 2
 
@@ -47,7 +53,7 @@ class Generation:
     rows: int
     prompt: int  # tokens of the longest prompt
     response: int  # maximum number of tokens
-    card_gib: float | None = None  # the card's memory with continuous batching; None: without
+    card_gib: float | None = None  # the GPU's memory with continuous batching; None: without
 
 
 @dataclass(frozen=True)
@@ -84,14 +90,14 @@ class MemorySetting:
     evaluation_factor: float = 0.0
     adapter: AdapterSetting | None = None  # None: all weights are trained
     generation: Generation | None = None  # only RLVR generates
-    vllm_gib: float = 0.0  # the card's memory that vLLM holds beside the training
+    vllm_gib: float = 0.0  # the GPU's memory that vLLM holds beside the training
     expandable_segments: bool = False  # torch's allocator has expandable segments
     compiled: bool = False  # torch.compile compiles the model, as for OLMo-core's trainers
     # The ranks that share weights and optimizer, if further ranks hold copies of them; None: all.
     shards: int | None = None
     # OLMo-core updates all weights at once; False with the patch olmo_core_single_step.
     foreach_step: bool = True
-    fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one
+    optimizer: OptimizerState = ADAMW
 
     @property
     def sharing_ranks(self) -> int:
@@ -115,8 +121,8 @@ class MemorySetting:
         """Whether attention gets a mask of row x row.
 
         SDPA does for rows with padding, and for a packed row of several documents (transformers
-        masking_utils.py:293-301, :873-881). With a key-value cache the documents are not told
-        apart, and upstream's DPO passes no use_cache=False (dpo_utils.py:863): its packed rows get
+        masking_utils.py:293-301, :873-881). With a key-value cache the documents are not
+        separated, and upstream's DPO passes no use_cache=False (dpo_utils.py:863): its packed rows get
         no mask. Flash attention never gets one.
         """
         if self.attention == Attention.flash:

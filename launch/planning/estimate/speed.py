@@ -1,6 +1,6 @@
 """Predicts the time of an optimizer step: compute, communication, the host, and waiting ranks.
 
-The card computes while the host issues kernels and the ranks communicate: if two of these take about
+The GPU computes while the host issues kernels and the ranks communicate: if two of these take about
 as long, they overlap only in part. Under ZeRO 2 and 3 the ranks synchronise in every micro batch, so
 that each waits for the longest; without ZeRO, and under ZeRO 1, they synchronise once per step.
 """
@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 from launch.config.kinds import KINDS
 from launch.config.schema import Kind, Mode
+from launch.planning.batch_split import Batch
 from launch.planning.batches import SimulatedLoad, simulate_load
-from launch.planning.data import count_steps
+from launch.planning.data import count_steps, find_step_limit
 from launch.planning.estimate.activations import saved_bytes
 from launch.planning.estimate.cards import Card, Rates, planned_card, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast
@@ -23,7 +24,6 @@ from launch.planning.estimate.generation import generation_seconds
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import token_flops
 from launch.planning.lengths import load_lengths
-from launch.planning.parallel import Batch
 from launch.planning.plan import Plan
 
 _ZERO3 = (Mode.zero3, Mode.zero3_offload, Mode.fsdp)
@@ -53,7 +53,7 @@ def predict_step(
     """Predict the time of one optimizer step at `setting`, whose own `tokens` are ignored.
 
     `lengths`: tokens of the data's samples (of both halves of a pair for DPO), or of some of them;
-    `balanced`: each global batch is dealt to the ranks by length.
+    `balanced`: each global batch is assigned to the ranks by length.
     """
     batch = Batch(
         setting.ranks * setting.micro_batch * setting.accumulation,
@@ -95,7 +95,7 @@ def predict_step(
 
 
 def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rates) -> float:
-    """Return the seconds of the card for one micro batch, forward and backward."""
+    """Return the seconds of the GPU for one micro batch, forward and backward."""
     shape = setting.shape
     tokens = sum(rows)
     recomputed = 1 if setting.checkpointing else 0
@@ -194,11 +194,12 @@ def planned_steps(plan: Plan) -> int | None:
     """Return the optimizer steps of a run; None where neither max_steps nor the number of rows is
     known.
     """
+    limit, _ = find_step_limit(plan)
+    if limit is not None:
+        return limit
     lengths = load_lengths(plan.lengths_file)
     samples = None if lengths is None else lengths.samples
-    steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
-    limits = [number for number in (steps, plan.config.recipe.max_steps) if number is not None]
-    return min(limits, default=None)
+    return count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from launch.config.line import format_value
+from launch.config.recipe_keys import LoraConfig
 from launch.errors import did_you_mean
 from launch.planning.estimate.shape import LINEAR_LAYERS
 from launch.planning.lora import ALL_LINEAR, requested_lora, settings_of_adapter
@@ -14,6 +16,7 @@ from launch.rules.code import failed
 from launch.worker.finding import Finding, Fix
 
 _TARGETS = "recipe.lora.targets"
+KEYS_OF_ADAPTER = tuple(item.name for item in fields(LoraConfig) if item.name != "rank")
 _OUTPUT_LAYERS = ("lm_head", "embed_out")
 
 
@@ -22,7 +25,7 @@ def adapter_has_a_rank(case: SettingsCase) -> Iterator[Finding]:
     """Without recipe.lora.rank all weights are trained, and the other keys of an adapter have no effect."""
     if case.config.recipe.lora.rank is not None:
         return
-    for name in ("alpha", "dropout", "targets", "quantize", "start"):
+    for name in KEYS_OF_ADAPTER:
         key = f"recipe.lora.{name}"
         if not (case.origins.overridden(key) or "").startswith("recipe.lora"):
             continue
@@ -65,6 +68,35 @@ def adapted_layers_exist(case: SettingsCase) -> Iterator[Finding]:
         message = f"a {case.shape.model_type} model has no layer '{unknown[0]}'"
         cure = did_you_mean(unknown[0], known) or f"it has {', '.join(known)}"
         yield failed(message, cure, where)
+
+
+@plan_rule("lora_names")
+def names_beside_the_layers_are_lists(case: SettingsCase) -> Iterator[Finding]:
+    """PEFT takes a text in the place of a list for a pattern, or for its single letters, and a module
+    that is trained as a whole has no adapter besides.
+    """
+    if case.lora is None:
+        return
+    keys = {"modules_to_save": "[lm_head]", "target_parameters": "[mlp.experts.gate_up_proj]"}
+    for name, example in keys.items():
+        value = getattr(case.config.recipe.lora, name)
+        is_list = isinstance(value, list) and value and all(isinstance(n, str) for n in value)
+        if value is None or is_list:
+            continue
+        key = f"recipe.lora.{name}"
+        message = f"{key}={value} is not a list of names"
+        yield failed(message, Fix.of("set {0}", f"{key}={example}"), case.locate(key))
+        return
+    whole = {name.rpartition(".")[2] for name in case.lora.modules_to_save or ()}
+    if case.lora.targets == ALL_LINEAR:
+        adapted = set(case.shape.matrices) if case.shape is not None else set(LINEAR_LAYERS)
+    else:
+        adapted = {name.rpartition(".")[2] for name in case.lora.targets}
+    both = sorted(whole & adapted)
+    if both:
+        key = "recipe.lora.modules_to_save"
+        message = f"{both[0]} would be trained as a whole and have an adapter"
+        yield failed(message, f"leave it out of {key} or of {_TARGETS}", case.locate(key))
 
 
 @plan_rule("lora_rank")

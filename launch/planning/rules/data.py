@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.config.recipe_keys import Packing, recipe_mapping
+from launch.config.recipe_keys import Packing
 from launch.config.schema import Family, Kind, Launcher, SystemTurns
 from launch.data.sources import is_pattern
-from launch.planning.data import count_rows, count_steps, count_steps_at_once
+from launch.planning.data import count_rows, count_steps, count_steps_at_once, find_step_limit
 from launch.planning.flags import Flag
 from launch.planning.packing import REFERENCE_ROWS
 from launch.planning.plan import Plan
@@ -189,11 +189,8 @@ def best_model_is_saved(plan: Plan) -> Iterator[Finding]:
 @plan_rule("few_steps", severity="warning")
 def steps_are_more_than_a_smoke_test(plan: Plan) -> Iterator[Finding]:
     """Nothing is learnt in a step or two, whose warm-up begins at a learning rate of 0."""
-    name = recipe_mapping(plan.config.trainer, "max_steps")
-    flag = plan.flags.get(name) if isinstance(name, str) else None
-    steps = flag.value if flag else plan.config.recipe.max_steps
-    where = flag.provenance.where if flag else plan.origins.of("recipe.max_steps").where
-    if not isinstance(steps, int) or steps < 1:  # all epochs
+    steps, where = find_step_limit(plan)
+    if steps is None:  # all epochs
         steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, None)
         where = plan.origins.of("data.mix").where
     if steps is None or steps > FEW_STEPS:

@@ -32,8 +32,8 @@ def trainer_learns_what_is_requested(case: SettingsCase) -> Iterator[Finding]:
             message = f"{key}={requested} is for SFT: a {kind} stage can't learn plain text"
         yield failed(message, Fix.of("remove {0}", f"~{key}"), case.locate(key))
     elif requested not in trainer.learns:
-        reason = trainer.unsupported_because.get(requested, "its file does not say how")
-        message = f"{trainer.name} has no way to do {key}={requested}: {reason}"
+        reason = trainer.unsupported_because.get(requested, "its YAML does not define it")
+        message = f"{trainer.name} does not support {key}={requested}: {reason}"
         cure = Fix.of("train with TRL ({0}), or remove {1}", _TRL, f"~{key}")
         yield failed(message, cure, case.locate(key))
 

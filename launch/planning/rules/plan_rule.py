@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from launch.config.origins import Origins
 from launch.config.schema import RootConfig, TrainerConfig
 from launch.planning.adapter import Adapter
+from launch.planning.batch_split import Batch
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, values_of
 from launch.planning.inputs import Inputs
 from launch.planning.lora import Lora
 from launch.planning.machine import Machine
 from launch.planning.mixture import MixtureEntry
-from launch.planning.parallel import Batch, Parallel
+from launch.planning.parallel import Parallel
 from launch.rules.code import CodeRule, summary_of
 from launch.upstream.trl_templates import TemplateFinder
 from launch.worker.finding import Finding
@@ -84,6 +85,8 @@ def plan_rule(
 ) -> Callable[[Judge[Case]], PlanRule[Case]]:
     """Turn a function into a rule. The first paragraph of its docstring is the rule's summary: why
     it exists.
+
+    The function's name then is the rule, which is no function: `NAME.judge(case)` calls it.
     """
 
     def make(function: Judge[Case]) -> PlanRule[Case]:

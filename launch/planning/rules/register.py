@@ -31,6 +31,7 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     rlvr.window_has_room_for_prompts,
     adapters.adapter_has_a_rank,
     adapters.adapted_layers_exist,
+    adapters.names_beside_the_layers_are_lists,
     adapters.rank_fits,
     adapters.continued_adapter_keeps_its_settings,
     data.cache_has_no_wildcards,
@@ -111,7 +112,7 @@ def check_flags_together(case: FlagsCase) -> list[Finding]:
 
 
 def find_warnings(plan: Plan) -> list[Finding]:
-    """Return what is worth a look in a finished plan."""
+    """Return the warnings about a finished plan."""
     return _find(PLAN_RULES, plan, plan.config.allow)
 
 

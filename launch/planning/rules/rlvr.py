@@ -51,8 +51,8 @@ def window_has_room_for_prompts(case: SettingsCase) -> Iterator[Finding]:
 
 @plan_rule("rl_gpus")
 def learners_and_engines_take_all_gpus(case: FlagsCase) -> Iterator[Finding]:
-    """Ray waits 1,200 s for GPUs that are not there, and leaves those idle that nobody takes
-    (grpo_fast.py:161).
+    """Ray waits 1,200 s for GPUs that do not exist, and GPUs that neither learners nor engines take
+    stay idle (grpo_fast.py:161).
     """
     if case.trainer.launcher != Launcher.ray:
         return

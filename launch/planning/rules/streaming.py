@@ -27,14 +27,14 @@ def _place(case: FlagsCase) -> str | None:
 
 @plan_rule("streaming_without_end")
 def streamed_data_is_bounded_by_steps(case: FlagsCase) -> Iterator[Finding]:
-    """A stream has no length, so that the Trainer knows no epoch: it fails without a number of steps,
-    after the model is loaded (transformers trainer.py, "max_steps has to be specified").
+    """A stream has no length, so that the Trainer can't count epochs: it fails without a number of
+    steps, after the model is loaded (transformers trainer.py, "max_steps has to be specified").
     """
     key = recipe_mapping(case.trainer, "max_steps")
     steps = case.values.get(key) if isinstance(key, str) else None
     if not _streams(case) or (isinstance(steps, int) and steps > 0):
         return
-    message = f"with flags.{_FLAG}=true {case.trainer.name} knows no end of the data"
+    message = f"with flags.{_FLAG}=true {case.trainer.name} does not know where the data ends"
     cure = Fix.of("set {0} or another number, or remove {1}", "recipe.max_steps=1000", _removal())
     yield failed(message, cure, _place(case))
 

@@ -20,7 +20,7 @@ from launch.planning.chat_template import (
     other_template_problem,
     read_template,
 )
-from launch.planning.model_folder import hub_snapshot
+from launch.planning.hub_cache import hub_snapshot
 from launch.planning.plan import Plan
 from launch.planning.rules.plan_rule import FlagsCase, plan_rule
 from launch.rules.code import failed, warned

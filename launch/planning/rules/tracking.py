@@ -14,7 +14,7 @@ from launch.resources import requirement
 from launch.rules.code import failed
 from launch.worker.finding import Finding, Fix
 
-_TRACKING = "tracking=wandb, wandb_offline, tensorboard or none"
+_TRACKING = "tracking=wandb, wandb_offline, tensorboard, trackio, mlflow or none"
 _PUSH = "hub.push=OWNER/NAME"
 # The flags that launch computes from `tracking` and `hub.push`, and what sets them instead. Those of
 # a repository do nothing without a push.

@@ -1,4 +1,4 @@
-"""The rules of a finished plan: what is worth a look before it is run, and stops nothing."""
+"""The rules of a finished plan: they warn before it is run, and stop nothing."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def packed_rows_have_flash_attention(plan: Plan) -> Iterator[Finding]:
 
 @plan_rule("tuned_elsewhere", severity="warning")
 def tuned_settings_were_measured_here(plan: Plan) -> Iterator[Finding]:
-    """An overlay of `tune` is fast for the stage, the width, the card and the versions that it was
+    """An overlay of `tune` is fast for the stage, the width, the GPU and the versions that it was
     measured with.
     """
     tuned = plan.config.tuned

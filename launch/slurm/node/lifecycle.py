@@ -152,7 +152,7 @@ def _run(
 
 
 def _end_job(allocation: Allocation, code: int, patience: int) -> None:
-    """Have the batch script end as the first node's outcome says, once srun has ended.
+    """Have the batch script exit with the code of the first node's outcome, once srun has ended.
 
     The exit code of srun is the highest of all tasks, and it waits for the task of a dead node.
     """

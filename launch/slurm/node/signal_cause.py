@@ -65,7 +65,7 @@ def _describe_record(allocation: Allocation, record: JobRecord) -> str | None:
 
 
 def _describe_requeue(allocation: Allocation) -> str:
-    """Return why Slurm requeued the job: a node that is down, or somebody who asked for it."""
+    """Return why Slurm requeued the job: a node that is down, or a user who requested it."""
     hosts = ",".join(allocation.hosts)
     output = try_command(["sinfo", "--noheader", "--Node", f"--nodes={hosts}", "--format=%N|%T|%E"])
     for line in (output or "").splitlines():

@@ -17,7 +17,8 @@ from launch.trials.bench.verdict import (
     relative_change,
 )
 from launch.trials.card_rate import CardRate
-from launch.trials.measurement import Figures, Operations, count_operations, median, step_rates
+from launch.trials.measurement import Figures, median, step_rates
+from launch.trials.operations import Operations, count_operations
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.view import COMPARED
 from launch.worker.evidence import REFUTED, UNPROVEN
@@ -235,7 +236,7 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     @property
     def rate_lines(self) -> list[str]:
-        """The peak rates of the cards, each once."""
+        """The peak rates of the GPUs, each once."""
         lines = [str(side.rate) for side in self.sides if side.rate]
         return list(dict.fromkeys(lines))
 

@@ -78,7 +78,8 @@ def paired_ratio(values: Sequence[float]) -> Ratio | None:
     """
     if not values or min(values) <= 0 or not all(math.isfinite(value) for value in values):
         return None
-    low = high = None
+    low = None
+    high = None
     if len(values) > 1:
         logs = [math.log(value) for value in values]
         mean = statistics.fmean(logs)

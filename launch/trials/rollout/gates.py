@@ -91,7 +91,7 @@ def memory_room(case: GateCase) -> Finding | None:
         return warned("the trainer logs no memory")
     peak = max(peaks)
     if now.card_gib is None:
-        return warned(f"{peak:.1f} GiB at the peak; the card's memory is unknown", peak_gib=peak)
+        return warned(f"{peak:.1f} GiB at the peak; the GPU's memory is unknown", peak_gib=peak)
     room = 1 - peak / now.card_gib
     numbers = {"peak_gib": peak, "card_gib": now.card_gib, "room": room}
     message = f"{peak:.1f} of {now.card_gib:.1f} GiB at the peak, {room:.0%} left"
@@ -393,7 +393,7 @@ def margins_finite(case: GateCase) -> Finding | None:
 
 @gate("throughput_steady", "tokens without padding over all ranks, by the trainer's own clock")
 def throughput_steady(case: GateCase) -> Finding:
-    """Speed that drops within the first steps (a slow data loader, a hot card) makes every
+    """Speed that drops within the first steps (a slow data loader, a hot GPU) makes every
     projection wrong.
     """
     config = case.config.throughput_steady

@@ -1,4 +1,4 @@
-"""The gates that compare a width of a rollout with the one before it, and the list of all gates."""
+"""The gates that compare a width of a rollout with the previous one, and the list of all gates."""
 
 from __future__ import annotations
 
@@ -173,12 +173,12 @@ _SIGMAS = 4.0
 
 @gate(
     "same_rewards",
-    "the mean reward of all steps, and what sampling alone makes of it",
+    "the mean reward of all steps, against the noise of sampling alone",
     kinds=(Kind.rlvr,),
 )
 def same_rewards(case: GateCase) -> Finding | None:
     """Each width samples answers of its own, from the same model to the same prompts: rewards agree
-    in the mean.
+    on average.
     """
     if case.before is None:
         return None

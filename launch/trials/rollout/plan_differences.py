@@ -180,9 +180,9 @@ def _balanced_batches(plans: Sequence[Plan]) -> PlanDifference | None:
 
 
 def _pair_weights(plans: Sequence[Plan]) -> PlanDifference | None:
-    """dpo.py deals the pairs of a global batch round robin (data_loader.py:298) and weighs a micro
-    batch by its fraction of its rank's tokens (olmo_core_train_modules.py:236-243). A packed batch
-    is one micro batch.
+    """dpo.py distributes the pairs of a global batch round robin (data_loader.py:298) and weighs a
+    micro batch by its fraction of its rank's tokens (olmo_core_train_modules.py:236-243). A packed
+    batch is one micro batch.
     """
     config = plans[0].config
     if not config.trainer.weighs_pairs or config.recipe.packing != Packing.none:

@@ -23,7 +23,7 @@ from launch.execution.record.lock import run_lock
 from launch.execution.record.run import mapping, objects
 from launch.files import write_file
 from launch.planning.estimate.cards import card_memory, rates_for_card
-from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.flags import sequence_limit
@@ -99,7 +99,7 @@ def full_line(line: CommandLine) -> CommandLine:
 
 
 def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
-    """Return the recipe's own setting, and the card's memory in GiB.
+    """Return the recipe's own setting, and the GPU's memory in GiB.
 
     The memory is None where it cannot be predicted. Raises UserError: unknown_shape.
     """
@@ -345,7 +345,7 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
     least_gib = smallest.memory_gib
     message = (
         f"no setting at {width} fits: {label} needs the least, about {least_gib:.0f} GiB of a "
-        f"card's {card_gib:.0f} GiB, of which {record.limits.room:.0%} stays free"
+        f"GPU's {card_gib:.0f} GiB, of which {record.limits.room:.0%} stays free"
     )
     cure = (
         "use more GPUs, a smaller model or a lower recipe.max_seq_length, or set fewer keys "

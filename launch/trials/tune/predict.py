@@ -10,8 +10,8 @@ from launch.config.recipe_keys import Packing
 from launch.config.schema import Device
 from launch.errors import EXIT_DONE
 from launch.planning.estimate.cards import CardRates
-from launch.planning.estimate.forecast import ATTENTION
 from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.planned_setting import ATTENTION
 from launch.planning.estimate.setting import TAIL, Attention, MemorySetting, longest_micro_batch
 from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths
@@ -49,7 +49,7 @@ class Prediction:
     candidate: Candidate
     accumulation: int
     step: StepTime = field(repr=False)
-    # Memory that the card must have for the longest micro batch of a whole run.
+    # Memory that the GPU must have for the longest micro batch of a whole run.
     memory_gib: float | None = None
     probe_gib: float | None = None  # memory that torch reserves in the few steps of a probe
 
@@ -208,7 +208,7 @@ def judge_probe(probe: Probe) -> None:
 def is_final(measured: Measurement, skip: int, seconds: float | None) -> bool:
     """Whether another run of the same plan would measure nothing new.
 
-    That is so if the run finished, exceeded its card's memory, ran out of time after the first
+    It would not if the run finished, exceeded its GPU's memory, ran out of time after the first
     `skip` steps, or had hardly less time than the `seconds` that it would get now (None: no limit).
     Running out of host memory is not final: the next job may get more.
     """

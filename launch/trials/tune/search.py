@@ -79,7 +79,7 @@ class Feasibility(StrEnum):
     """Whether a whole run of a setting is expected to work."""
 
     fits = "fits"
-    too_big = "too_big"  # it is predicted to exceed the card's memory
+    too_big = "too_big"  # it is predicted to exceed the GPU's memory
     # A setting that needs no more memory ran out of it, and none that needs as much was measured.
     ruled_out = "ruled_out"
     fails = "fails"  # it has all traits that probes which failed with one cause share
@@ -191,7 +191,7 @@ def correct_predictions(
 def _compare_memory(
     memory_gib: float | None, card_gib: float | None, free_share: float
 ) -> Feasibility:
-    """Compare the memory of a whole run with a card of which the share `free_share` stays free."""
+    """Compare the memory of a whole run with a GPU of which the share `free_share` stays free."""
     if memory_gib is None or card_gib is None:
         return Feasibility.unknown
     has_room = memory_gib <= card_gib * (1 - free_share)

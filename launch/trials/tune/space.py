@@ -13,9 +13,10 @@ from launch.config.line import format_value, override_key
 from launch.config.recipe_keys import LossAveraging, Packing, recipe_mapping
 from launch.config.schema import Buckets, Device, Family, Kind, Mode, TrainerConfig
 from launch.errors import refusal
+from launch.planning.batch_split import divisors
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
-from launch.planning.parallel import bucket_sizes, divisors, has_master_weights
+from launch.planning.parallel import bucket_sizes, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
 from launch.planning.rule_facts import PlanFacts, find_by_rules

@@ -93,7 +93,7 @@ def run_isolated(
 
 
 def _wait(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> None:
-    """Wait for the end of a process that computes, and say every few seconds how far it is.
+    """Wait for the end of a process that computes, and report every few seconds how far it is.
 
     Raises TimeoutExpired.
     """
@@ -109,7 +109,8 @@ def _wait(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> N
             now = time.monotonic()
             used = _processor_seconds(process.pid)
             if used > computed + _LEAST_PROGRESS:
-                moved, computed = now, used
+                moved = now
+                computed = used
             if used > seconds or now - moved >= seconds:
                 raise
             if now - began > 2 * _LOOK_EVERY:

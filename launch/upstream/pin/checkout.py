@@ -83,9 +83,11 @@ def find_checkout(
     Returns None if neither is set and the submodule is absent or empty.
     Raises UserError: not_open_instruct (a folder that is set is not a checkout).
     """
-    folder, found_by = explicit, named
+    folder = explicit
+    found_by = named
     if not folder:
-        folder, found_by = environ.get(DIR_VARIABLE), DIR_VARIABLE
+        folder = environ.get(DIR_VARIABLE)
+        found_by = DIR_VARIABLE
     if folder:
         root = Path(folder).expanduser().absolute()
         _require_checkout(root, found_by)

@@ -3,7 +3,7 @@
 Some rules are stricter than the parsers: `abbreviated` (argparse completes a unique prefix),
 `duplicate` (argparse uses the last value), and about YAML files `dropped_key` (TRL's scripts drop an
 unknown key of a `--config` file), `dropped_flag` (open-instruct's drop an unknown flag after the file)
-and `wrong_type` (neither checks that a list is no number).
+and `wrong_type` (neither checks that a list is not a number).
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ class _ArgvChecker(ArgvReport):
                 self._add_contradiction(contradiction)
             elif contradiction.certain is False:
                 self.assumed.append(f"the machine avoids the error of {contradiction.where}")
-            elif defaults_known:  # an unread file is already a reason why it is undecided
+            elif defaults_known:  # a file that was not read is already a reason why it is undecided
                 unknown_flags = [name for name in contradiction.flags if self._is_unknown(name)]
                 subject = " and ".join(unknown_flags) or "the command"
                 self.undecided.append(

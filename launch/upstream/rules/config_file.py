@@ -82,7 +82,7 @@ def _refused_value(flag: Field, value: Any) -> Finding | None:
 
 
 def _unknown_key(schema: Schema, key: str, *, is_dropped: bool) -> Finding:
-    """Return the problem of a key of a file that is no flag of the script."""
+    """Return the problem of a key of a file that is not a flag of the script."""
     script = schema.entry.rpartition("/")[2]
     flags = [flag.name for flag in schema.fields.values() if flag.in_parser]
     cure = did_you_mean(key, flags) or "leave it out"

@@ -72,7 +72,7 @@ def _read_function(place: Mapping[str, Any], folders: Sequence[Path]) -> Functio
 
 @lru_cache(_CACHED_FILES)
 def _read_lines(path: Path, _modified: int, _size: int) -> list[str]:
-    """Return a file's lines; a file with another time or size is read anew."""
+    """Return a file's lines; a file with another time or size is read again."""
     try:
         with path.open(encoding="utf-8") as file:
             return file.readlines()

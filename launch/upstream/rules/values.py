@@ -69,7 +69,7 @@ def unverified_message(schema: Schema, name: str) -> str:
     script = schema.entry.rpartition("/")[2]
     if name in schema.fields:
         return (
-            f"{script} may have dropped --{name}: its line is gone from "
+            f"{script} may have dropped --{name}: its line is no longer in "
             f"{schema.fields[name].file} here"
         )
     return (

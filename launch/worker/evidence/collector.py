@@ -12,6 +12,7 @@ from ..expectations import STATE, report_evidence
 from ..patches.patch import PatchContext
 from . import (
     Evidence,
+    adapter_kind,
     batches,
     dealt,
     judge_all,
@@ -19,6 +20,7 @@ from . import (
     learnt,
     objective,
     optimizer,
+    optimizer_kind,
     order,
     precision,
     rounding,
@@ -115,6 +117,8 @@ class EvidenceCollector:
             self.report(self._rate_check.step(self._steps_done(), self._rates))
         if self._updates is not None:
             self._steps += 1
+            if self._steps == 1:
+                self._check_optimizer()
             self._compare_epoch()
             self.report(self._updates.after_step())
 
@@ -152,6 +156,12 @@ class EvidenceCollector:
         if self._objects is not None:
             self._check_clipping(self._objects)
 
+    def _check_optimizer(self) -> None:
+        """Check the optimizer after a step, which has made its states."""
+        assert self._objects is not None
+        requested = self._requested.get(optimizer_kind.KIND)
+        self.report(optimizer_kind.check_optimizer(self._objects.optimizer, requested))
+
     def _check_rounding(self, objects: TrainerObjects) -> None:
         """Check that the schedule's largest step can change the weights."""
         count = self._count_steps(objects)
@@ -166,7 +176,7 @@ class EvidenceCollector:
         if self._is_clipping_checked:
             return
         self._is_clipping_checked = True
-        requested = self._requested.get("clip")
+        requested = self._requested.get("grad_clip")
         self.report([precision.check_clipping(objects, self._clip_norm, requested)])
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
@@ -193,7 +203,10 @@ class EvidenceCollector:
         evidence += [
             *kernels.check_attention(objects, first, packing.value, requested.get("attention")),
             *precision.check_dtypes(objects),
-            *start.check_adapter(objects, requested.get("lora")),
+            *start.check_adapter(
+                objects, requested.get("lora"), requested.get(adapter_kind.MODULES)
+            ),
+            *adapter_kind.check_adapter_kind(objects.model, requested, objects.step or 0),
             *start.check_adapter_settings(objects.model, requested),
             *start.check_adapter_targets(objects.model, requested.get("lora_targets")),
             *start.check_adapter_start(objects, requested.get("lora_start")),

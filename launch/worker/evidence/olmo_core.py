@@ -52,7 +52,7 @@ def collect(
         packing,
         _check_attention(module, requested.get("attention")),
         _check_checkpointing(module),
-        judge_clipping(norm, "TransformerTrainModule.max_grad_norm", requested.get("clip")),
+        judge_clipping(norm, "TransformerTrainModule.max_grad_norm", requested.get("grad_clip")),
         check_template(_find_tokenizer(), program, template),
     ]
     if packing.value == BINS:

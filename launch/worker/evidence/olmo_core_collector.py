@@ -8,7 +8,7 @@ from typing import Any
 
 from ..expectations import report_evidence
 from ..patches.patch import PatchContext
-from . import REFUTED, Evidence, olmo_core, optimizer, order, rounding, rows
+from . import REFUTED, Evidence, olmo_core, optimizer, optimizer_kind, order, rounding, rows
 from .batches import NONE, PassRecorder, count_samples
 from .saved_model import judge_saved, try_check
 from .trainer_objects import TrainerObjects
@@ -25,6 +25,7 @@ class OlmoCoreCollector:
         self._trainer: Any = None  # olmo_core.train.Trainer, once the first step begins
         self._updates: Updates | None = None  # known once the first step begins
         self._rate_check: optimizer.RateCheck | None = None
+        self._is_optimizer_checked = False
         self._is_refuted = False  # whether what was saved is not what was trained
 
     @property
@@ -87,6 +88,11 @@ class OlmoCoreCollector:
         if self._updates is not None:
             self._updates.note_gradients()  # the step has clipped the gradients by now
             self.report(self._updates.after_step())
+            if not self._is_optimizer_checked:
+                self._is_optimizer_checked = True
+                requested = self._context.requested.get(optimizer_kind.KIND)
+                optim = self._trainer.train_module.optim
+                self.report(optimizer_kind.check_optimizer(optim, requested))
 
     def checkpoint_begins(self) -> None:
         """Send what the steps before a checkpoint have proven."""

@@ -135,7 +135,7 @@ def check_zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]
 def check_clipping(
     objects: TrainerObjects, trainer_norm: float | None, requested: str | None
 ) -> Evidence:
-    """Return the evidence "clip": the norm that gradients are clipped at.
+    """Return the evidence "grad_clip": the norm that gradients are clipped at.
 
     `trainer_norm` is the norm that the trainer clipped at before its first optimizer step. Under
     DeepSpeed the engine clips at its own value, whatever the trainer requests
@@ -149,7 +149,7 @@ def check_clipping(
 
 
 def judge_clipping(norm: float, how: str, requested: str | None) -> Evidence:
-    """Return the evidence "clip" for the norm in effect; 0 means that nothing is clipped."""
+    """Return the evidence "grad_clip" for the norm in effect; 0 means that nothing is clipped."""
     wanted = 0.0 if requested in (None, "none") else float(str(requested))
-    evidence = Evidence("clip", repr(norm) if norm > 0 else "none", how)
+    evidence = Evidence("grad_clip", repr(norm) if norm > 0 else "none", how)
     return evidence.judge(requested, abs(norm - wanted) <= 1e-9 * max(1.0, wanted))

@@ -12,9 +12,9 @@ from .. import columns, hooks
 from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence, tokenised
-from .cuts import count_cut
 from .dealt import EpochCounts
 from .trainer_objects import TrainerObjects, class_name
+from .truncated import count_truncated_suspects
 
 MIXTURE = "mixture"
 LIMIT = "max_seq_length"
@@ -23,8 +23,8 @@ LIMIT = "max_seq_length"
 _DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
 # The names of the limit among the arguments of a trainer.
 _LIMIT_ARGUMENTS = ("max_length", "max_seq_length", "max_token_length")
-_SUSPECTS = 8  # rows that seem to be cut and are looked up among the staged rows
-# The columns of rows that are cut before they are collated; TRL's DPO cuts in its collator.
+_SUSPECTS = 8  # rows that seem truncated and are looked up among the staged rows
+# The columns of rows that are truncated before they are collated; TRL's DPO does so in its collator.
 _TOKEN_COLUMNS = ("input_ids", "chosen_input_ids", "rejected_input_ids")
 
 
@@ -256,7 +256,7 @@ def check_longest(
     """Return the evidence "max_seq_length" on the rows of the data loader, and on the limit that the
     trainer's arguments and its collator have.
 
-    `record`: the data sets, whose staged rows show whether a row was cut or merely ends
+    `record`: the data sets, whose staged rows show whether a row was truncated or merely ends
     differently.
     """
     if requested is None:
@@ -274,7 +274,7 @@ def check_longest(
 
 @dataclass(frozen=True)
 class Limit:
-    """A number of tokens that a trainer cuts or drops rows at."""
+    """A number of tokens that a trainer truncates or drops rows at."""
 
     tokens: int
     attribute: str  # the place where it is set: `SFTConfig.max_length`
@@ -299,12 +299,12 @@ def judge_limit(
 ) -> Evidence:
     """Compare the limits of a trainer, and the rows of its data set, with the requested limit.
 
-    `names`: the data sets, as the trainer is given them. Rows that seem to be cut at another limit
+    `names`: the data sets, as the trainer is given them. Rows that seem truncated at another limit
     are decoded with the `tokenizer` and looked up there.
     """
     for limit in limits:
         if str(limit.tokens) != requested:
-            how = f"{limit.attribute}, at which the trainer cuts or drops rows"
+            how = f"{limit.attribute}, at which the trainer truncates or drops rows"
             return Evidence(LIMIT, limit.tokens, how).judge(requested, False)
     how = "the longest row of the data loader"
     known = getattr(dataset, "column_names", None) or ()  # a stream does not know them
@@ -312,47 +312,48 @@ def judge_limit(
     if not columns_of_tokens or not hasattr(dataset, "data"):
         if not limits:
             return Evidence(LIMIT, None, "the trainer's limit was not found").judge(requested, None)
-        how = f"{limits[-1].attribute}, at which rows are cut"
+        how = f"{limits[-1].attribute}, at which rows are truncated"
         return Evidence(LIMIT, requested, how).judge(requested, True)
     longest = 0
-    uncut = ""
+    untruncated = ""
     for column in columns_of_tokens:
         lengths, last_tokens = columns.read_ends(dataset, column)
         longest = max(longest, *lengths)
-        suspects = _find_other_cut(lengths, last_tokens, int(requested))
+        suspects = _find_suspects(lengths, last_tokens, int(requested))
         if not suspects:
             continue
         length = lengths[suspects[0]]
         note = f"the {len(suspects)} rows of {length} tokens alone do not end as the others do"
-        cut = _count_cut(dataset, column, suspects, tokenizer, names)
-        if cut:
-            found = Evidence(LIMIT, f"rows cut at {length}", how, note=note)
+        truncated = _count_truncated(dataset, column, suspects, tokenizer, names)
+        if truncated:
+            found = Evidence(LIMIT, f"rows truncated at {length}", how, note=note)
             return found.judge(requested, False)
-        uncut = f"; {note}, and none of them ends within a turn of a staged row"
-        if cut is None:
-            uncut = f"; {note}, and no staged rows are here that would show why"
-    note = f"{longest} tokens in the longest of {count_of(len(dataset), 'row')}{uncut}"
+        untruncated = f"; {note}, and none of them ends within a turn of a staged row"
+        if truncated is None:
+            untruncated = f"; {note}, and no staged rows are here that would show why"
+    note = f"{longest} tokens in the longest of {count_of(len(dataset), 'row')}{untruncated}"
     if longest > int(requested):
         return Evidence(LIMIT, f"a row of {longest}", how, note=note).judge(requested, False)
     return Evidence(LIMIT, requested, how, note=note).judge(requested, True)
 
 
-def _count_cut(
+def _count_truncated(
     dataset: Any, column: str, suspects: Sequence[int], tokenizer: Any, names: Sequence[str]
 ) -> int | None:
     """Return how many of the first `suspects`, numbers of rows, end within a turn of a staged row;
-    None if the staged rows are not here. Without a tokenizer all count as cut.
+    None if the staged rows are not here. Without a tokenizer all count as truncated.
     """
     if tokenizer is None:
         return len(suspects)
     plain = dataset.with_format(None)
     rows = [plain[number][column] for number in suspects[:_SUSPECTS]]
-    # A character of several tokens may be cut too, and then decodes to U+FFFD.
-    return count_cut([tokenizer.decode(row).rstrip("\ufffd") for row in rows], names)
+    # A character of several tokens may be truncated too, and then decodes to U+FFFD.
+    texts = [tokenizer.decode(row).rstrip("\ufffd") for row in rows]
+    return count_truncated_suspects(texts, names)
 
 
-def _find_other_cut(lengths: Sequence[int], last_tokens: Sequence[int], limit: int) -> list[int]:
-    """Return the numbers of the rows that seem to be cut at another length than `limit`.
+def _find_suspects(lengths: Sequence[int], last_tokens: Sequence[int], limit: int) -> list[int]:
+    """Return the numbers of the rows that seem to be truncated at another length than `limit`.
 
     They are several, the longest of all, and none ends in the token that every shorter row ends in.
     """
@@ -361,13 +362,13 @@ def _find_other_cut(lengths: Sequence[int], last_tokens: Sequence[int], limit: i
         return []
     ends = set()
     others = set()
-    at_cut = []
+    longest_rows = []
     for number, (length, token) in enumerate(zip(lengths, last_tokens, strict=True)):
         if length == longest:
-            at_cut.append(number)
+            longest_rows.append(number)
             ends.add(token)
         else:
             others.add(token)
-    if len(at_cut) < 2 or len(others) != 1 or others & ends:
+    if len(longest_rows) < 2 or len(others) != 1 or others & ends:
         return []
-    return at_cut
+    return longest_rows

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..wording import describe_error
 from . import Evidence
+from .adapter_kind import is_whole_module
 from .tensors import chunks, stored
 
 
@@ -93,6 +94,10 @@ def _file_key(name: str) -> str:
     """Return the name of a parameter in a file, from which PEFT removes the adapter's name
     (peft/utils/save_and_load.py).
     """
+    if "lora_magnitude_vector" in name:
+        return name.removesuffix(".default.weight")
+    if is_whole_module(name):
+        return name.replace(".modules_to_save.default.", ".")
     return name.replace(".default.", ".") if "lora_" in name else name
 
 

@@ -98,7 +98,7 @@ SENTENCES: Mapping[str, Wording] = {
         "nothing shows that the layers compute attention by {requested}",
         _KERNELS,
     ),
-    "clip": Wording(
+    "grad_clip": Wording(
         "gradients should be clipped at a norm of {requested}, and they are clipped at {value}",
         "nothing shows that gradients are clipped at a norm of {requested}",
         _FLAGS,
@@ -142,6 +142,31 @@ SENTENCES: Mapping[str, Wording] = {
         "the adapter should start {requested}, and it started {value}",
         "nothing shows that the adapter starts {requested}",
         "look at recipe.lora.start and at the model that the run starts from",
+    ),
+    "lora_dora": Wording(
+        "all adapted layers should have DoRA's magnitudes ({requested}), and the model has: {value}",
+        "nothing shows that the adapted layers have DoRA's magnitudes",
+        _FLAGS,
+    ),
+    "lora_rslora": Wording(
+        "the adapter should be scaled as rsLoRA's ({requested}), and that is {value}",
+        "nothing shows that the adapter is scaled as rsLoRA's",
+        _FLAGS,
+    ),
+    "lora_init": Wording(
+        "the adapter should start as {requested}, and it starts as {value}",
+        "nothing shows that the adapter starts as {requested}",
+        _FLAGS,
+    ),
+    "lora_modules": Wording(
+        "the modules {requested} should be trained as a whole, and these are: {value}",
+        "nothing shows that the modules {requested} are trained as a whole",
+        "set recipe.lora.modules_to_save to names that the model's modules have",
+    ),
+    "lora_parameters": Wording(
+        "the parameters {requested} should have an adapter, and these have one: {value}",
+        "nothing shows that the parameters {requested} have an adapter",
+        "set recipe.lora.target_parameters to names that the model's parameters end with",
     ),
     "base_dtype": Wording(
         "the frozen weights should be held as {requested}, and they are {value}",
@@ -203,6 +228,11 @@ SENTENCES: Mapping[str, Wording] = {
         "nothing shows that the weight decay is {requested}",
         _FLAGS,
     ),
+    "optimizer": Wording(
+        "the optimizer should be {requested}, and it is {value}",
+        "no step showed that the optimizer is {requested}",
+        _FLAGS,
+    ),
     "adam_betas": Wording(
         "Adam's betas should be {requested}, and the optimizer has {value}",
         "nothing shows that Adam's betas are {requested}",
@@ -229,8 +259,8 @@ SENTENCES: Mapping[str, Wording] = {
         _FLAGS,
     ),
     "max_seq_length": Wording(
-        "a row should be cut at {requested} tokens, and the trainer has {value}",
-        "nothing shows that a row is cut at {requested} tokens",
+        "a row should be truncated at {requested} tokens, and the trainer has {value}",
+        "nothing shows that a row is truncated at {requested} tokens",
         _DATA,
     ),
     "mixture": Wording(

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..trainer import TrainerProgram
 from . import Evidence
+from .adapter_kind import is_whole_module
 from .precision import count_elements, dtypes_by_size
 from .tensors import stored
 from .trainer_objects import TrainerObjects
@@ -204,11 +205,14 @@ _PARAMETERS = "named_parameters() of the model"
 _ADAPTER = "lora_"
 
 
-def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
+def check_adapter(
+    objects: TrainerObjects, rank: str | None, modules: str | None = None
+) -> list[Evidence]:
     """Return the evidence "lora" (rank, layers and trained parameters) and "base_dtype" (the type
     of the frozen weights).
 
     `rank` is the requested one. Without it, a model without an adapter gives no evidence.
+    `modules` are the names of those that are to be trained as a whole.
     """
     ranks = sorted(_find_ranks(objects.model))
     if not ranks:
@@ -216,6 +220,8 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
     trained = {name: p for name, p in objects.model.named_parameters() if p.requires_grad}
     frozen = {name: p for name, p in objects.model.named_parameters() if name not in trained}
     others = [name for name in trained if _ADAPTER not in name]
+    if modules is not None:
+        others = [name for name in others if not is_whole_module(name)]
     trained_count = sum(map(count_elements, trained.values()))
     total = trained_count + sum(map(count_elements, frozen.values()))
     layers = sum(1 for name in trained if "lora_B" in name)
@@ -307,6 +313,8 @@ def _split_linear_layers(model: Any) -> tuple[list[str], list[str]]:
     bare = []
     for path, module in model.named_modules():
         plain = path.removeprefix("base_model.model.")
+        if hasattr(module, "parameter_name"):  # an adapter of a parameter, and not of a layer
+            continue
         if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
             adapted.append(plain)
         elif isinstance(module, torch.nn.Linear) and not _is_of_adapter(plain):

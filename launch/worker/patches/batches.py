@@ -1,4 +1,4 @@
-"""Patches for the samples of a global batch: dealt by length, and weighted by their tokens."""
+"""Patches for the samples of a global batch: their order by length, their weight by tokens."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class BalanceReport:
 
 
 def _mean_imbalances(steps: Sequence[StepLoad]) -> tuple[float, float]:
-    """Return the mean imbalance of the steps as dealt, and in upstream's order."""
+    """Return the mean imbalance of the steps as assigned, and in upstream's order."""
     dealt = sum(step.dealt.imbalance for step in steps) / len(steps)
     upstream = sum(step.upstream.imbalance for step in steps) / len(steps)
     return dealt, upstream
@@ -155,14 +155,15 @@ class WeightingCollator:
 
         if not self._batches.pending:
             raise PatchError(
-                _WEIGHTING, "unexpected micro batch: it was not dealt, so its weight is unknown"
+                _WEIGHTING,
+                "unexpected micro batch: it was not assigned to this rank, so its weight is unknown",
             )
         micro = self._batches.pending.popleft()
         lengths = tuple(len(sample["input_ids"]) for sample in features)
         if lengths != micro.lengths:
             raise PatchError(
                 _WEIGHTING,
-                f"a micro batch has samples of {lengths} tokens, but {micro.lengths} were dealt",
+                f"a micro batch has samples of {lengths} tokens, but {micro.lengths} were assigned",
             )
         batch = self.data_collator(features)
         scale = micro.scale if self._sums else 1.0

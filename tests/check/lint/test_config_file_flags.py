@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.check.lint.helpers import check_text
+from tests.thorough import mark_others
 
 _SCRIPT = """accelerate launch \\
   --mixed_precision bf16 \\
@@ -117,7 +118,9 @@ launch.launch_command(launch.launch_command_parser().parse_args(sys.argv[1:]))
 
 
 @pytest.mark.slow  # accelerate takes seconds to import
-@pytest.mark.parametrize(("settings", "options", "refused"), CONFLICTS)
+@pytest.mark.parametrize(
+    ("settings", "options", "refused"), mark_others(CONFLICTS, [CONFLICTS[1], CONFLICTS[-1]])
+)
 def test_accelerate_itself_refuses_the_same_files(
     tmp_path: Path, settings: dict[str, Any], options: str, refused: str | None
 ) -> None:

@@ -177,7 +177,7 @@ def test_speed() -> None:
     assert done.returncode == 2, done.stderr.decode()
     assert len(json.loads(done.stdout)["verdicts"]) > 100
     # the processor's time: the clock's depends on what else the machine does
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 8
 
 
 @pytest.fixture(scope="module")

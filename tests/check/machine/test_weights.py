@@ -16,7 +16,8 @@ from launch.check.machine.disk import (
 from launch.check.machine.rule import Host
 from launch.execution.caches import plan_cache_pass
 from launch.planning.build import build_plan
-from launch.planning.model_folder import count_parameters, hub_snapshot
+from launch.planning.hub_cache import hub_snapshot
+from launch.planning.model_folder import count_parameters
 from launch.planning.plan import Plan
 from tests.check.machine.driver import find
 from tests.conftest import composed, fixed_machine

@@ -17,8 +17,8 @@ from launch.execution.diagnosis.causes import Cause, CauseFinder
 from launch.execution.diagnosis.known import known
 from launch.execution.diagnosis.tracebacks import printed_chain
 from launch.execution.record.events import Event
+from launch.planning.batch_split import Batch
 from launch.planning.estimate.out_of_memory import RunSettings
-from launch.planning.parallel import Batch
 
 CORPUS: list[dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("corpus.yaml").read_text(encoding="utf-8")

@@ -21,9 +21,9 @@ from launch.execution.diagnosis.tracebacks import (
     printed_chain,
 )
 from launch.execution.record.events import Event
+from launch.planning.batch_split import Batch
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
-from launch.planning.parallel import Batch
 from launch.worker.trainer import error_chain
 from tests.execution.diagnosis.test_corpus import CORPUS, SITUATION
 from tests.messages import values_of

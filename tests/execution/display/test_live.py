@@ -11,7 +11,8 @@ import re
 
 import pytest
 
-from launch.execution.display import LiveDisplay, PlainDisplay, display_for, sparkline
+from launch.execution.display import LiveDisplay, PlainDisplay, display_for
+from launch.execution.display_text import sparkline
 from launch.execution.record.events import Event
 from launch.terminal import strip_escapes
 from tests.execution.display.test_progress import Clock
@@ -85,14 +86,14 @@ def test_each_wait_says_what_it_waits_for_and_since_when() -> None:
             display.refresh()
     display.close()
     for part in (
-        "starting the processes 0:03",
-        "tokenizing 1:15",
-        "waiting for the first step 1:15",
+        "starting the processes 3 s",
+        "tokenizing 1 min 15 s",
+        "waiting for the first step 1 min 15 s",
     ):
         assert part in terminal.text()
-    assert "tokenizing 1:15: 40 of 90, 1 a second, 0:50 left" in terminal.text()
-    assert "no step for 0:31" in terminal.text()
-    assert "saving the model 1:15" in terminal.text()
+    assert "tokenizing 1 min 15 s: 40 of 90, 1 a second, 50 s left" in terminal.text()
+    assert "no step for 31 s" in terminal.text()
+    assert "saving the model 1 min 15 s" in terminal.text()
 
 
 def test_the_history_is_what_a_plain_display_prints() -> None:
@@ -119,7 +120,7 @@ def test_the_course_of_the_loss_is_beside_the_step() -> None:
     train(display, clock, 8)
     display.close()
     last = terminal.lines()[-1]
-    assert re.search(r"step 8/100  loss 1\.0000 █[▁-█]{6}▁  12,345 tokens/s  1:32 left", last)
+    assert re.search(r"step 8/100  loss 1\.0000 █[▁-█]{6}▁  12,345 tokens/s  1 min 32 s left", last)
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
@@ -183,7 +184,7 @@ def test_a_second_run_begins_anew() -> None:
     display.start(50)
     assert not display._values
     display.refresh()
-    assert "starting the processes 0:00" in terminal.lines()[-1]
+    assert "starting the processes 0 s" in terminal.lines()[-1]
     train(display, clock, 1)
     display.close()
     assert sum(line.startswith("step 1/50") for line in terminal.lines()) == 1

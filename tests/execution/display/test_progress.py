@@ -3,9 +3,9 @@ from __future__ import annotations
 import io
 import os
 
-from launch.execution.display import Pace, PlainDisplay
+from launch.execution.display import PlainDisplay
+from launch.execution.display_text import Pace
 from launch.execution.record.events import Event
-from launch.table import format_duration
 
 
 class Clock:
@@ -36,7 +36,7 @@ def test_a_fast_run_prints_the_first_and_the_last_step() -> None:
     assert show_steps(0.01, 50) == [
         "training",
         "step 1/50  loss 2.0000  1,234 tokens/s",
-        "step 50/50  loss 2.0000  1,234 tokens/s  0:00 left",
+        "step 50/50  loss 2.0000  1,234 tokens/s  0 s left",
     ]
 
 
@@ -45,7 +45,7 @@ def test_a_slow_run_prints_every_twentieth_part() -> None:
     assert len(lines) in range(30, 40)  # never 30 s without a line
     assert lines[-1].startswith("step 1000/1000")
     assert "step 31/1000" in lines[2]
-    assert "16:09 left" in lines[2]
+    assert "16 min 9 s left" in lines[2]
 
 
 def test_a_run_that_stops_early_prints_its_last_step() -> None:
@@ -58,7 +58,6 @@ def test_time_left_needs_two_steps_and_a_total() -> None:
     assert pace.seconds_left() is None
     pace.add(3, 104.0)
     assert pace.seconds_left() == 14.0
-    assert [format_duration(seconds) for seconds in (5, 75, 3700)] == ["0:05", "1:15", "1:01:40"]
 
 
 def test_a_warning_is_shown() -> None:
@@ -103,7 +102,7 @@ def test_a_long_phase_shows_what_its_bar_counts_and_how_fast() -> None:
         display.show(Event("progress", clock.now, 0, {"done": done, "total": 200}))
     assert out.getvalue().splitlines() == [
         "reference log-probs",
-        "reference log-probs: 60 of 200, 2 a second, 1:10 left",
-        "reference log-probs: 120 of 200, 2 a second, 0:40 left",
-        "reference log-probs: 180 of 200, 2 a second, 0:10 left",
+        "reference log-probs: 60 of 200, 2 a second, 1 min 10 s left",
+        "reference log-probs: 120 of 200, 2 a second, 40 s left",
+        "reference log-probs: 180 of 200, 2 a second, 10 s left",
     ]

@@ -23,7 +23,7 @@ def steps(
 def first(guard: Guard, facts: Sequence[Fact]) -> tuple[int, GuardFinding] | None:
     """The index of the first fact that gives a finding, and the finding."""
     for at, fact in enumerate(facts):
-        finding = guard.observe(fact)
+        finding = guard.judge(fact)
         if finding is not None:
             return at, finding
     return None

@@ -518,7 +518,7 @@ def test_peaks_of_batches_that_differ_in_length_are_no_creep() -> None:
 def test_the_disk_stops_the_run_when_the_checkpoint_is_near() -> None:
     guard = disk(1000, 5000, margin=1.1, ahead=120)()
     facts = [free(0.0, 10), *steps("loss", [1.0] * 1000)]
-    stop = next(finding for fact in facts if (finding := guard.observe(fact)) and finding.stops)
+    stop = next(finding for fact in facts if (finding := guard.judge(fact)) and finding.stops)
     # steps of a second
     assert stop.numbers["step"] == 880 and "at step 1000, 120 steps from now" in stop.message
 
@@ -533,15 +533,15 @@ def test_every_guard_is_on_by_default_and_each_can_be_switched_off() -> None:
 
 
 def test_a_guard_stops_once_and_allow_makes_it_a_warning(tmp_path: Path) -> None:
-    def observe(*allow: str) -> list[GuardFinding]:
+    def judge(*allow: str) -> list[GuardFinding]:
         config = limits.GuardsConfig(non_finite=limits.NonFiniteLimits())
         watch = Watch(WatchConfig(config, allow), tmp_path, lambda: True)
         watch.start()
         for fact in steps("loss", [float("nan")] * 3):
-            watch.observe(fact)
+            watch.put(fact)
         watch.close()
         return list(watch.findings)
 
-    assert [finding.stops for finding in observe()] == [True]
-    [finding] = observe("non_finite")
+    assert [finding.stops for finding in judge()] == [True]
+    [finding] = judge("non_finite")
     assert not finding.stops and str(finding).endswith("[non_finite], allowed")

@@ -100,14 +100,19 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
 def test_the_file_has_one_version() -> None:
     content = evidence_as_json(
         merge_events(
-            [evidence_event("clip", "1.0", requested="1.0", verdict="proven", how="the engine")], {}
+            [
+                evidence_event(
+                    "grad_clip", "1.0", requested="1.0", verdict="proven", how="the engine"
+                )
+            ],
+            {},
         )
     )
     assert content == {
         "schema_version": 1,
         "items": [
             {
-                "what": "clip",
+                "what": "grad_clip",
                 "requested": "1.0",
                 "found": "1.0",
                 "verdict": "proven",
@@ -127,10 +132,10 @@ def test_the_table_begins_with_what_is_not_proven() -> None:
         evidence_event("attention", "sdpa"),
         evidence_event("parameter_dtype", "bf16"),
     ]
-    assert evidence_table(merge_events(events, {"clip": "1.0"})) == [
+    assert evidence_table(merge_events(events, {"grad_clip": "1.0"})) == [
         "evidence: 1 of 3 requested settings are proven",
         "  refuted   packing    none, requested flatten  4 rows of 30 tokens",
-        "  unproven  clip       ?, requested 1.0         the run ended before it was checked",
+        "  unproven  grad_clip  ?, requested 1.0         the run ended before it was checked",
         "  proven    dtype      bf16",
         "  -         attention  sdpa",
     ]
@@ -149,10 +154,10 @@ def write_attempts(run: Path) -> None:
     ]
     write_json_lines(run / "checkpoints.jsonl", lines)
     events = [
-        evidence_event("clip", "1.0", verdict="proven", requested="1.0"),
+        evidence_event("grad_clip", "1.0", verdict="proven", requested="1.0"),
         evidence_event("first_update", "weights", verdict="proven", requested="weights"),
         replace(
-            evidence_event("clip", None, verdict="unproven", requested="1.0", how=NO_STEP),
+            evidence_event("grad_clip", None, verdict="unproven", requested="1.0", how=NO_STEP),
             attempt=2,
         ),
         replace(
@@ -162,14 +167,14 @@ def write_attempts(run: Path) -> None:
     write_json_lines(run / "events.jsonl", [event.as_json() for event in events])
 
 
-REQUESTED = {"clip": "1.0", "first_update": "weights", "last_update": "finite"}
+REQUESTED = {"grad_clip": "1.0", "first_update": "weights", "last_update": "finite"}
 
 
 @pytest.mark.parametrize(
     ("checkpoint", "proven"),
     [
-        ("checkpoint-20", {"clip": 1, "first_update": 1, "last_update": 2}),
-        ("checkpoint-10", {"clip": 1, "first_update": 1}),
+        ("checkpoint-20", {"grad_clip": 1, "first_update": 1, "last_update": 2}),
+        ("checkpoint-10", {"grad_clip": 1, "first_update": 1}),
         ("checkpoint-25", {}),  # nobody knows which attempt wrote it
         ("checkpoint-30", {}),
         (None, {}),
@@ -188,7 +193,7 @@ def test_proofs_come_from_the_attempts_that_made_the_checkpoint(
 @pytest.mark.parametrize("verdict", ["refuted", "unproven"])
 def test_what_this_attempt_has_judged_itself_stays(tmp_path: Path, verdict: str) -> None:
     write_attempts(tmp_path)
-    judged = Evidence("clip", "2.0", "the engine", "1.0", verdict)
+    judged = Evidence("grad_clip", "2.0", "the engine", "1.0", verdict)
     assert add_earlier_proofs([judged], Run(tmp_path), REQUESTED, "checkpoint-20") == (judged,)
 
 
@@ -196,3 +201,12 @@ def test_a_requested_setting_without_a_verdict_is_unproven() -> None:
     [item] = merge_events([evidence_event("global_batch", "7 samples")], {"global_batch": "8"})
     assert (item.verdict, item.requested, item.how) == ("unproven", "8", NO_STEP)
     assert len(unmet_settings([item], ())) == 1
+
+
+def test_a_long_note_is_cut_on_a_terminal_and_whole_in_a_file() -> None:
+    note = "the first micro batch " * 20
+    item = Evidence("clip", "1.0", "the engine", "1.0", "proven", note)
+    [_, on_terminal] = evidence_table([item])
+    [_, in_file] = evidence_table([item], is_whole=True)
+    assert on_terminal.endswith("...") and len(on_terminal) < len(note)
+    assert note.strip() in in_file

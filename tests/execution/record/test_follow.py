@@ -89,7 +89,7 @@ def test_following_shows_new_steps_and_ends_with_the_run(tmp_path: Path) -> None
     lines = shown.getvalue().splitlines()
     assert lines[:3] == ["importing the trainer", "loading the model", "training"]
     assert lines[3] == "step 1/7  loss 4.0000  100 tokens/s"
-    assert lines[-1] == "step 7/7  loss 0.2500  0:00 left"
+    assert lines[-1] == "step 7/7  loss 0.2500  0 s left"
 
 
 def test_a_rank_log_is_printed_byte_for_byte(tmp_path: Path) -> None:

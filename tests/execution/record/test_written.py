@@ -91,7 +91,7 @@ def swap(folder: Path) -> None:
     [
         (edit, "model.safetensors changed"),
         (add_shard, "model.safetensors.index.json was added"),
-        (remove_rank, "global_step10/rank0.pt is gone"),
+        (remove_rank, "global_step10/rank0.pt no longer exists"),
         (swap, "model.safetensors changed, optimizer.pt changed"),
     ],
 )

@@ -107,7 +107,7 @@ def test_what_the_model_wrote_while_it_trained(tmp_path: Path) -> None:
 
 def test_a_finished_run(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "demo" / "first", STEPS))
-    assert "done finished after 100 steps in 1:00" in page.text
+    assert "done finished after 100 steps in 1 min" in page.text
     for part in (
         "demo/first",
         "loss at step 100 4",
@@ -419,7 +419,7 @@ def test_a_long_wait_is_announced(
     monkeypatch.setattr("launch.execution.report.page._LARGE", 100)
     folder, printed = write_run(tmp_path / "demo" / "x", STEPS), list[str]()
     write_run_report(Run(folder), printed.append)
-    assert printed == ["reading 0.0 GB of metrics, about 0:00", f"report: {folder / 'report.html'}"]
+    assert printed == ["reading 0.0 GB of metrics, about 0 s", f"report: {folder / 'report.html'}"]
     for verb in (report, compare):
         assert (
             verb(
@@ -431,7 +431,7 @@ def test_a_long_wait_is_announced(
             )
             == 0
         )
-        assert capsys.readouterr().err == "launch: reading 0.0 GB of metrics, about 0:00\n"
+        assert capsys.readouterr().err == "launch: reading 0.0 GB of metrics, about 0 s\n"
 
 
 def test_a_fault_of_the_page_and_an_interrupt_are_warnings(tmp_path: Path) -> None:

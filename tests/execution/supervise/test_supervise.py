@@ -19,7 +19,8 @@ import pytest
 
 from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
-from launch.execution.supervise.supervisor import Execution, hold_signals, supervise
+from launch.execution.supervise.stop_signals import hold_signals
+from launch.execution.supervise.supervisor import Execution, supervise
 from tests.execution.supervise.fake import CONNECT, Finished, run, script
 from tests.execution.supervise.test_teardown import ELASTIC
 
@@ -329,6 +330,7 @@ def test_under_accelerate_the_rank_that_failed_first_is_the_cause(tmp_path: Path
     assert finished.outcome.cause == "rank 1: RuntimeError: shapes do not match"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_under_accelerate_a_killed_rank_is_named(tmp_path: Path) -> None:
     body = """

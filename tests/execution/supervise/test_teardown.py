@@ -17,6 +17,7 @@ import pytest
 from tests.execution.supervise.fake import alive, run, start_supervisor, wait_for
 from tests.integration.faults import check
 from tests.paths import ROOT
+from tests.thorough import mark_others
 
 # A rank that ignores SIGTERM, with a child and a child in a session of its own that ignore it too.
 STUBBORN = """
@@ -151,7 +152,7 @@ def test_a_shell_in_between_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "ranks"), [(ELASTIC, 2), (ONE, 1)], ids=["elastic", "one"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", mark_others([signal.SIGINT, signal.SIGKILL], [signal.SIGINT]))
 def test_under_accelerate(
     tmp_path: Path, launcher: tuple[str, ...], ranks: int, number: signal.Signals
 ) -> None:

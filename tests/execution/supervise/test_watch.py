@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
+import psutil
 import pytest
 
-from launch.config.guards import DeadRankLimits, GuardsConfig
+from launch.config.guards import DeadRankLimits, GuardsConfig, StallLimits
 from launch.config.schema import Family
 from launch.digests import hash_file
 from launch.execution.facts import (
@@ -32,6 +34,7 @@ from launch.execution.record.evidence import read_evidence
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.run import Run
 from launch.execution.supervise.observer import Observer
+from launch.execution.supervise.stacks import PeerNodes, Stacks
 from launch.execution.supervise.watch import Watch, WatchConfig, free_bytes
 from launch.external import wait_until
 from launch.planning.read_files import LoadedFiles, ReadFile, ReadFiles
@@ -76,8 +79,8 @@ def test_the_last_good_checkpoint_is_the_one_that_a_good_step_proved(tmp_path: P
     watching, stops = watch(tmp_path)
     watching.start()
     now = time.monotonic()
-    watching.observe(LoggedStep(now - 15.0, 25, {"loss": 2.0}))  # between the second and the third
-    watching.observe(LoggedStep(now - 1.0, 35, {"loss": float("nan")}))
+    watching.put(LoggedStep(now - 15.0, 25, {"loss": 2.0}))  # between the second and the third
+    watching.put(LoggedStep(now - 1.0, 35, {"loss": float("nan")}))
     watching.close()
     assert stops == ["end"]
     assert watching.stopped_by is not None and watching.stopped_by.id == "non_finite"
@@ -106,7 +109,7 @@ def test_what_is_written_of_the_model_needs_no_space(
     watching = Watch(watch_config, tmp_path / "stacks", lambda: True)
     watching.start()
     for step in (1, 2):
-        watching.observe(LoggedStep(time.monotonic(), step, {"loss": 2.0}))
+        watching.put(LoggedStep(time.monotonic(), step, {"loss": 2.0}))
     time.sleep(1.2)  # the disk is looked at between two facts
     watching.close()
     assert (watching.stopped_by.id if watching.stopped_by else None) == found
@@ -116,7 +119,7 @@ def test_a_run_that_was_never_well_has_no_good_checkpoint(tmp_path: Path) -> Non
     checkpoint(tmp_path, 10, 30.0)
     watching, _ = watch(tmp_path)
     watching.start()
-    watching.observe(LoggedStep(time.monotonic(), 1, {"loss": float("nan")}))
+    watching.put(LoggedStep(time.monotonic(), 1, {"loss": float("nan")}))
     watching.close()
     assert watching.last_good_checkpoint()[0] is None
 
@@ -137,11 +140,11 @@ def test_a_run_whose_inputs_changed_before_they_were_loaded_is_ended_then(
     watching.start()
     if is_changed:
         file.write_text("another")
-    watching.observe(PhaseStarted(time.monotonic(), "load"))
+    watching.put(PhaseStarted(time.monotonic(), "load"))
     if loaded_in == "a report":
-        watching.observe(FileUsed(time.monotonic(), UsedFile(str(file), file_state(file))))
+        watching.put(FileUsed(time.monotonic(), UsedFile(str(file), file_state(file))))
     for phase in ("training", "checkpoint", "training"):
-        watching.observe(PhaseStarted(time.monotonic(), phase))
+        watching.put(PhaseStarted(time.monotonic(), phase))
     watching.close()
     assert (watching.stopped_by is not None) == stops
     assert [finding.id for finding in watching.findings] == ["input_changed"] * is_changed
@@ -156,13 +159,75 @@ def test_a_file_that_changes_after_it_was_loaded_is_only_reported(tmp_path: Path
     for text in ("first", "second"):
         file.write_text(text)
         used = UsedFile(str(file), file_state(file), "read")
-        watching.observe(FileUsed(time.monotonic(), used))
+        watching.put(FileUsed(time.monotonic(), used))
         if text == "first":
             assert wait_until(lambda: file in inputs.used, 10.0)
     watching.close()
     assert watching.stopped_by is None
     assert [(each.id, each.stops) for each in watching.findings] == [("input_changed", False)]
     assert str(file) in watching.messages[0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        psutil.AccessDenied(1),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "reason"),
+        RuntimeError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_stalled_run_is_ended_whatever_goes_wrong_with_its_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> Stacks:
+        raise error
+
+    monkeypatch.setattr("launch.execution.supervise.watch.dump_stacks", fail)
+    ended = threading.Event()
+    guards = GuardsConfig(stall=StallLimits(training=0.1, factor=1.0, first_step=0.1))
+    watching = Watch(WatchConfig(guards=guards), tmp_path, lambda: ended.set() or True)
+    watching.start()
+    watching.put(PhaseStarted(time.monotonic(), "training"))
+    try:
+        assert ended.wait(10.0)
+    finally:
+        watching.close()
+    assert watching.stopped_by is not None and watching.stopped_by.id == "stall"
+    assert watching.stacks is not None and watching.stacks.files == ()
+    assert watching.stacks.summary[0].startswith("no stacks: ")
+    assert watching.stacks.summary[0] != "no stacks: "
+
+
+def test_a_node_that_cannot_dump_its_stacks_is_still_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(*_: object) -> Stacks:
+        failed.set()
+        raise psutil.AccessDenied(1)
+
+    class StalledJob:
+        progress = "stalled"
+
+        def publish_stacks(self, _: Stacks) -> None:
+            raise AssertionError("there are none")
+
+    monkeypatch.setattr("launch.execution.supervise.watch.dump_stacks", fail)
+    ended = threading.Event()
+    watching = Watch(
+        WatchConfig(guards=GuardsConfig()),
+        tmp_path,
+        lambda: ended.set() or True,
+        cast(PeerNodes, StalledJob()),
+    )
+    watching.start()
+    assert failed.wait(10.0)
+    watching.put(LoggedStep(time.monotonic(), 1, {"loss": float("nan")}))
+    watching.close()
+    assert ended.is_set()
 
 
 def test_free_bytes_of_a_folder_that_is_not_made_yet(tmp_path: Path) -> None:
@@ -174,7 +239,7 @@ class _Facts:
     def __init__(self) -> None:
         self.seen: list[Fact] = []
 
-    def observe(self, fact: Fact) -> None:
+    def put(self, fact: Fact) -> None:
         self.seen.append(fact)
 
     def add_process(self, rank: int, pid: int) -> None:
@@ -258,7 +323,7 @@ def test_events_have_the_number_of_their_attempt_whatever_the_clock_shows(tmp_pa
     for number, clock in ((1, 4000.0), (2, 400.0)):
         assert begin_attempt(tmp_path, None, ()) == number
         observer = Observer([0], folder, _Facts())
-        for what in ("dtype", "clip"):
+        for what in ("dtype", "grad_clip"):
             observer.event(Event("evidence", clock, 0, {"what": what, "value": f"{number}"}, 7))
         observer.close()
     for number in (1, 2):

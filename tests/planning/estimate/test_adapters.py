@@ -122,6 +122,7 @@ def name(run: dict[str, Any]) -> str:
     return " ".join(filter(None, [run["trainer"], run["name"], *marks]))
 
 
+@pytest.mark.thorough
 def test_the_samples_are_those_that_the_runs_trained_on() -> None:
     for trainer, tokens in RECORDED.items():
         run = {

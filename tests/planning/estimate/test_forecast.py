@@ -15,14 +15,13 @@ from launch.planning.estimate.cards import CardMemory, describe_unknown_card
 from launch.planning.estimate.forecast import (
     MemoryFit,
     MemoryForecast,
-    UnknownMemoryError,
     classify_fit,
     describe,
     forecast_memory,
-    planned_setting,
 )
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.out_of_memory import find_remedy
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.setting import Attention, longest_micro_batch
 from launch.planning.lengths import Histogram, Lengths
@@ -65,7 +64,7 @@ def test_the_setting_of_a_plan_is_what_the_trainer_will_see() -> None:
     )
     assert setting.tokens == 4 * 4096 and setting.rows == 1 and setting.masked
     assert (
-        setting.liger and setting.fused_loss and setting.checkpointing and setting.fused_optimizer
+        setting.liger and setting.fused_loss and setting.checkpointing and setting.optimizer.fused
     )
     flash = planned_setting(
         planned(*overrides, "flags.gradient_checkpointing=false"), {}, flash=True

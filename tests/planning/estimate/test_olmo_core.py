@@ -12,8 +12,8 @@ import pytest
 from launch.config.schema import Kind, Mode
 from launch.planning.build import build_plan
 from launch.planning.estimate import activations
-from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.estimate.memory import GIB, estimate_memory
+from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.estimate.setting import Attention, MemorySetting, longest_micro_batch
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.lengths import Histogram, Lengths

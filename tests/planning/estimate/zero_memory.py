@@ -20,7 +20,7 @@ import torch
 import torch.distributed
 
 from launch.config.schema import Mode
-from launch.planning.estimate import memory
+from launch.planning.estimate import model_state
 from launch.planning.estimate.memory import GIB, estimate_memory
 from tests.planning.estimate.test_saved import SMALL, Alive, batch_of, build, setting
 
@@ -71,7 +71,7 @@ def count(stage: int) -> dict[str, float]:
             engine.step()
             peaks["step"], peaks["between"] = float(alive.most), float(alive.now)
     mode, ranks = Mode(f"zero{stage}"), torch.distributed.get_world_size()
-    with mock.patch.multiple(memory, ZERO_BUCKET=BUCKET, SUB_GROUP=SUB_GROUP):
+    with mock.patch.multiple(model_state, ZERO_BUCKET=BUCKET, SUB_GROUP=SUB_GROUP):
         estimate = estimate_memory(replace(requested, mode=mode, ranks=ranks))
     moments = {name: size * GIB for name, size in estimate.moments.items()}
     peaks["predicted_step"] = moments.pop("step")

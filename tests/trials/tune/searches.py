@@ -16,7 +16,7 @@ from launch.config.trials import TuneConfig
 from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan
 from launch.planning.estimate.cards import rates_for_card
-from launch.planning.estimate.forecast import planned_setting
+from launch.planning.estimate.planned_setting import planned_setting
 from launch.planning.lengths import Histogram, Lengths
 from launch.trials.measurement import (
     HOST_MEMORY,

@@ -80,7 +80,8 @@ def test_a_flag_that_is_held_is_what_is_predicted() -> None:
     assert "recipe.gradient_checkpointing" in off.held and {
         candidate.checkpointing for candidate in off.candidates
     } == {False}
-    packed = space("stage=sft", "gpus=8", "flags.packing=true", "recipe.per_device_batch_size=2")
+    packing = ("flags.packing=true", "allow=[refused_flag]")
+    packed = space("stage=sft", "gpus=8", *packing, "recipe.per_device_batch_size=2")
     assert {candidate.packing for candidate in packed.candidates} == {Packing.flatten}
     allowed = "allow=[flag_over_recipe]"
     dpo = space(

@@ -73,7 +73,7 @@ def test_a_packed_run_that_is_as_it_was_asked() -> None:
         3,
         packing="bins",
         attention="flash_2",
-        clip="1.0",
+        grad_clip="1.0",
         dtype="fp32",
         gradient_checkpointing="false",
     )
@@ -85,9 +85,11 @@ def test_a_packed_run_that_is_as_it_was_asked() -> None:
 
 def test_what_is_otherwise_is_refuted() -> None:
     module = module_of(TorchAttentionBackend(), TensorDataCollatorWithFlatteningDPO(), clip=None)
-    findings = looked(module, 3, 2, packing="none", attention="flash_2", clip="0.5", dtype="bf16")
+    findings = looked(
+        module, 3, 2, packing="none", attention="flash_2", grad_clip="0.5", dtype="bf16"
+    )
     assert {what for what, item in findings.items() if item.verdict == "refuted"} == {
-        *("world_size", "packing", "attention", "clip", "dtype", "isolation")
+        *("world_size", "packing", "attention", "grad_clip", "dtype", "isolation")
     }
     assert findings["isolation"].value == "attention leaks across documents"
 

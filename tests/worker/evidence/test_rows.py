@@ -90,8 +90,13 @@ def of_lengths(lengths: list[int], *, cut: int = 10_000, column: str = "input_id
         (of_lengths([3, 7, 5]), [4], "refuted", "4"),
         # cut at the limit, at another one, and rows that end at one length by themselves
         (of_lengths([3, 12, 5, 12], cut=8), [8], "proven", "8"),
-        (of_lengths([3, 12, 5, 12], cut=6), [8], "refuted", "rows cut at 6"),
-        (of_lengths([3, 12, 5, 12], cut=6).select([0, 3, 1]), [8], "refuted", "rows cut at 6"),
+        (of_lengths([3, 12, 5, 12], cut=6), [8], "refuted", "rows truncated at 6"),
+        (
+            of_lengths([3, 12, 5, 12], cut=6).select([0, 3, 1]),
+            [8],
+            "refuted",
+            "rows truncated at 6",
+        ),
         (of_lengths([3, 6, 5, 6]), [8], "proven", "8"),
         (of_lengths([6, 6, 6], cut=5), [8], "proven", "8"),
         (datasets.Dataset.from_dict({"prompt": ["a"]}), [8], "proven", "8"),
@@ -180,7 +185,7 @@ def test_rows_that_end_otherwise_are_looked_up_among_the_staged_ones(
         )
         assert finding.verdict == verdict
         if verdict == "refuted":
-            assert finding.value == f"rows cut at {cut}"
+            assert finding.value == f"rows truncated at {cut}"
         else:
             assert "none of them ends within a turn" in str(finding.note)
 

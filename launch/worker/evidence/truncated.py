@@ -1,5 +1,5 @@
 """Tells rows that a trainer has truncated from rows that end differently from the others anyway,
-such as conversations that were cut before they were staged, by the texts of the staged rows.
+such as conversations that were truncated before they were staged, by the texts of the staged rows.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ _MAX_ROWS = 200_000  # staged rows that are searched, over all data sets
 _PREFIX = 8  # characters of a turn by which its beginning is found
 
 
-def count_cut(texts: Sequence[str], names: Sequence[str]) -> int | None:
-    """Return how many of the `texts` of tokenised rows end within a turn of a staged row.
+def count_truncated_suspects(suspects: Sequence[str], names: Sequence[str]) -> int | None:
+    """Return how many of the `suspects` were truncated: they end within a turn of a staged row.
 
+    `suspects`: the texts of tokenised rows that all have one length and end unlike the others.
     `names`: the files or folders of the data sets, as a trainer is given them. None is returned if
     no staged row can be read.
     """
-    remaining = list(texts)
+    remaining = list(suspects)
     has_rows = False
     for turns in islice(_read_turns(names), _MAX_ROWS):
         has_rows = True
         remaining = [text for text in remaining if not _ends_within(text, turns)]
         if not remaining:
             break
-    return len(texts) - len(remaining) if has_rows else None
+    return len(suspects) - len(remaining) if has_rows else None
 
 
 def _ends_within(text: str, turns: Sequence[str]) -> bool:

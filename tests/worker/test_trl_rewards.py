@@ -8,7 +8,7 @@ import pytest
 
 from launch.worker.channel import EventWriter
 from launch.worker.trl_options import VerifierOption
-from launch.worker.trl_rlvr import Scorer
+from launch.worker.trl_rewards import Scorer
 
 END = 2
 # text -> tokens; the last one reaches the limit

@@ -1,0 +1,203 @@
+"""The columns that launch knows: their names, and which of them a row's conversion reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launch.config.schema import DataFormat, Kind
+from launch.data.labels import NAMES as LABELS
+from launch.data.pairs import CHOSEN, PAIR, REJECTED, groups_of_pair
+from launch.data.prompts import CHATS, CONTEXTS, EMPTY, PROMPTS, SYSTEMS, find_filled
+from launch.data.row_errors import RowError, describe_type
+from launch.data.tables import KeyPath
+from launch.data.truths import column_of_truth
+
+COMPLETIONS = ("completion", "response", "answer", "output")
+VERIFIER_COLUMNS = ("ground_truth", "dataset")
+TEXT = "text"  # the column of plain text
+TOOLS = ("tools", "functions")  # the definitions of tools, which chat templates read
+REASONING = ("reasoning_content", "thinking")  # what the model thinks before its answer
+# columns of other tools that a stage may not learn from, and those that it has no use for
+MEDIA = ("images", "videos", "audios")
+KNOWN = frozenset(
+    (
+        *CHATS,
+        *PROMPTS,
+        *COMPLETIONS,
+        *TOOLS,
+        *REASONING,
+        *SYSTEMS,
+        "history",
+        "instruction",
+        *CONTEXTS,
+        *PAIR,
+        *CHOSEN,
+        *REJECTED,
+        *MEDIA,
+        *LABELS,
+        *VERIFIER_COLUMNS,
+        "chat_template_kwargs",
+        TEXT,
+    )
+)
+# What the conversion of a format reads: of the columns of each group the first that is filled.
+_GROUPS: Mapping[DataFormat, tuple[tuple[str, ...], ...]] = {
+    DataFormat.chat: (CHATS, SYSTEMS, TOOLS),
+    DataFormat.sharegpt: (CHATS, SYSTEMS, TOOLS),
+    DataFormat.alpaca: (
+        SYSTEMS,
+        ("history",),
+        ("instruction",),
+        CONTEXTS,
+        COMPLETIONS,
+        REASONING,
+        TOOLS,
+    ),
+    DataFormat.prompt_completion: (
+        SYSTEMS,
+        ("history",),
+        PROMPTS,
+        COMPLETIONS,
+        REASONING,
+        TOOLS,
+    ),
+    DataFormat.text: ((TEXT,),),
+}
+
+
+def columns_of(row: Mapping[str, object], form: DataFormat, kind: Kind) -> tuple[str, ...]:
+    """Return the columns that the conversion of this row reads, in the order of the row.
+
+    Of a group that no column of the row fills, the first empty one is listed.
+    """
+    names = set()
+    groups = _groups_of(row, form)
+    if kind == Kind.kto:
+        groups = (*groups, LABELS)
+    for group in groups:
+        name = find_filled(row, group)
+        if group == REASONING:
+            name = find_reasoning(row)
+        empty = (column for column in group if row.get(column, 0) in EMPTY)
+        names.add(name or next(empty, ""))
+    return tuple(name for name in row if name in names)
+
+
+def _groups_of(row: Mapping[str, object], form: DataFormat) -> tuple[tuple[str, ...], ...]:
+    if form == DataFormat.preference:
+        return (*groups_of_pair(row), TOOLS)
+    if form != DataFormat.prompts:
+        return _GROUPS[form]
+    asked: tuple[tuple[str, ...], ...] = ((*CHATS, *PROMPTS),)
+    if has_instruction(row):
+        asked = (("instruction",), CONTEXTS)
+    truth = column_of_truth(row) or "ground_truth"
+    return (SYSTEMS, ("history",), *asked, (truth,), ("dataset",))
+
+
+def has_instruction(row: Mapping[str, object]) -> bool:
+    """Return whether a row of prompts asks by its instruction, of which `input` is a part."""
+    others = (*CHATS, *(name for name in PROMPTS if name not in CONTEXTS))
+    return bool(find_filled(row, ("instruction",))) and not find_filled(row, others)
+
+
+def find_reasoning(row: Mapping[str, object]) -> str:
+    """Return the column with a text of what the model thinks first; "" without one."""
+    texts = (name for name in REASONING if isinstance(row.get(name), str))
+    return next((name for name in texts if str(row[name]).strip()), "")
+
+
+def rename_columns(row: object, columns: Mapping[str, str]) -> Mapping[str, object]:
+    """Return a row with the names of columns that launch knows, in the order of the row.
+
+    `columns` has by each of them the row's own name, whose case does not matter, or a path below a
+    column, such as `reward.ground_truth` or `answers.0`.
+
+    Raises RowError: data_row, if the row has none of `columns`.
+    """
+    if not isinstance(row, dict):
+        reason = f"the row is {describe_type(row)}; an object with named columns is expected"
+        raise RowError(reason)
+    own_names = {known: _own_name(row, name) for known, name in columns.items()}
+    known_names = {own: known for known, own in own_names.items() if own}
+    renamed: dict[str, object] = {}
+    for name, value in row.items():
+        usual_name = _usual_form(name)
+        if name in known_names:
+            renamed[known_names[name]] = value
+        elif usual_name in KNOWN and usual_name not in row:
+            renamed.setdefault(usual_name, value)
+        elif name not in columns:  # `columns` names another one for it
+            renamed[name] = value
+    for known, own in own_names.items():
+        if own:
+            continue
+        renamed.pop(known, None)
+        for value in _values_at(row, columns[known]):
+            renamed[known] = value
+    if columns and renamed.keys().isdisjoint(columns):
+        name = next(iter(columns.values()))
+        listed = ", ".join(map(repr, row))
+        raise RowError(
+            f"there is no column {name!r}, which data.columns names; the row has {listed}"
+        )
+    return renamed
+
+
+def _own_name(row: Mapping[str, object], name: str) -> str:
+    """Return the row's column of this name, whatever its case; "" without one."""
+    if name in row:
+        return name
+    return next((column for column in row if _usual_form(column) == _usual_form(name)), "")
+
+
+def _values_at(row: Mapping[str, object], path: str) -> list[object]:
+    """Return a list with the value at a path of keys and of places in lists; [] without one."""
+    value: object = row
+    for key in path.split("."):
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return []
+    return [value]
+
+
+def rename_path(path: KeyPath, columns: Mapping[str, str]) -> KeyPath | None:
+    """Return the path of a key with the column's name that launch knows; None if it knows none."""
+    column = _usual_form(path[0])
+    for known, name in columns.items():
+        # the elements of a list have the list's path
+        keys = tuple(key for key in name.split(".") if not key.isdigit())
+        if _usual_form(name) == column:
+            return (known, *path[1:])
+        if path[: len(keys)] == keys:
+            return (known, *path[len(keys) :])
+    return (column, *path[1:]) if column in KNOWN else None
+
+
+def _usual_form(name: str) -> str:
+    return name.strip().lower()
+
+
+def unfold(row: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a row whose conversation stands in an object with `messages`, such as OpenAI's `input`,
+    with the object's keys as columns.
+
+    A key that the row has as well keeps the object's name before its own, as in `input.tools`.
+    """
+    for column in (*CHATS, *PROMPTS):
+        value = row.get(column)
+        if isinstance(value, dict) and isinstance(value.get("messages"), list):
+            rest = {name: each for name, each in row.items() if name != column}
+            return {**dict(_inner_columns(value, column, rest)), **rest}
+    return row
+
+
+def _inner_columns(
+    value: Mapping[str, object], column: str, rest: Mapping[str, object]
+) -> Iterator[tuple[str, object]]:
+    for key, inner in value.items():
+        is_column = key in KNOWN and key not in rest
+        yield (key if is_column else f"{column}.{key}"), inner

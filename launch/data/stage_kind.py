@@ -1,0 +1,119 @@
+"""Chooses the kind of stage that a row of data is for, or asks which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from launch.config.schema import Kind
+from launch.data.columns import COMPLETIONS
+from launch.data.formats import ends_with_answer
+from launch.data.labels import LABEL, is_label
+from launch.data.pairs import is_pair
+from launch.data.prompts import CHATS, PROMPTS, find_column
+from launch.data.row_errors import RowError, path_of_text
+from launch.data.truths import find_truth
+from launch.data.turns import read_turns
+from launch.data.unknown import refuse_choices
+from launch.errors import UserError, refusal
+from launch.worker.finding import Finding, Fix
+
+# words in the name of a column that may hold an answer, where launch does not know the name
+_ANSWER = re.compile(
+    "answer|attempt|completion|correct(?!ness)|generation|highlights|labels?$|output|rationale|"
+    "repl(y|ies)|response|solution|summary|target",
+    re.IGNORECASE,
+)
+# words in the name of a column that may say which of several answers is better
+_VERDICT = re.compile("better|choice|label|prefer|rank|rating|score|winner", re.IGNORECASE)
+
+
+def choose_kind(
+    row: Mapping[str, object],
+    verifier: str | None,
+    place: str,
+    columns: Collection[str] = (),
+) -> Kind:
+    """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone, and a
+    label that `columns` names for KTO.
+
+    Raises UserError (data_columns) for a row with an answer and a ground truth, which two kinds of
+    stage fit, and for a prompt whose answers may stand in a column that launch does not know: they
+    would not be learned. Raises UserError (data_row) for choices that the prompt does not show.
+    """
+    if verifier is not None:
+        return Kind.rlvr
+    names = {name for name, value in row.items() if value is not None}
+    if is_pair(names):
+        return Kind.dpo
+    if LABEL in columns:
+        return Kind.kto
+    has_answer = not names.isdisjoint(COMPLETIONS) or ends_with_answer(row)
+    has_truth = find_truth(row) is not None
+    if has_answer and has_truth:
+        message = (
+            "the row has an answer to learn, and a ground truth that answers are verified with"
+        )
+        cure = (
+            "choose what to train: --kind sft learns the answer, --kind rlvr uses the ground truth"
+        )
+        raise refusal("data_columns", message, place, cure)
+    asks = not names.isdisjoint((*CHATS, *PROMPTS, "instruction"))
+    if has_truth and asks:
+        return Kind.rlvr
+    # a conversation without an answer is refused by a stage that learns answers
+    if has_answer or not asks or not names.isdisjoint(CHATS):
+        return Kind.kto if is_label(row) else Kind.sft
+    answers = [name for name in row if _may_be_answer(name, row[name])]
+    if answers:
+        _refuse_answers(row, answers, place)
+    return Kind.sft if names.isdisjoint(PROMPTS) else Kind.rlvr
+
+
+def _refuse_answers(row: Mapping[str, object], answers: list[str], place: str) -> None:
+    """Refuse a prompt that these columns may answer. Raises UserError: data_columns, data_row."""
+    prompt = find_column(row, ("instruction", *PROMPTS))
+    try:
+        read_turns("user", row[prompt], prompt)
+        for name in answers:
+            refuse_choices(row, name)
+    except RowError as error:
+        raise UserError(write_options(error.problem(place))) from error
+    listed = ", ".join(map(repr, answers))
+    message = f"the row has a prompt, and {listed} may hold what answers it"
+    column = "MY_COLUMN"
+    if len(answers) == 1:
+        column = f"{answers[0]}{path_of_text(row[answers[0]])}"
+    learnt = f"name the column to learn (--columns completion={column})"
+    is_list = re.search(r"\.\d+\b", column) is not None
+    if is_list:
+        learnt = f"name what to learn, such as the first of several (--columns completion={column})"
+    verdicts = [name for name in row if _VERDICT.search(name) and name not in answers]
+    pair = "those of a better and a worse answer (--columns chosen=MY_COLUMN,rejected=OTHER_COLUMN)"
+    if verdicts and (is_list or len(answers) > 1):
+        pair = f"write a better one as chosen and a worse one as rejected, by {verdicts[0]!r}"
+    cure = f"{learnt}, or {pair}, or take the prompts alone (--kind rlvr)"
+    raise refusal("data_columns", message, place, cure)
+
+
+def _may_be_answer(name: str, value: object) -> bool:
+    """Return whether a column has an answer by its name, and holds a text."""
+    return bool(_ANSWER.search(name)) and path_of_text(value) is not None
+
+
+def write_options(problem: Finding) -> Finding:
+    """Return the problem with a cure that has the options of `launch new` instead of overrides, such
+    as `--columns prompt=q,completion=a`.
+    """
+    if problem.cure is None:
+        return problem
+    overrides = r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?"
+    cure = re.sub(overrides, _as_option, str(problem.cure))
+    cure = cure.replace("data.format=text", "--text").replace("recipe.verifier=", "--verifier ")
+    return replace(problem, cure=Fix(cure))
+
+
+def _as_option(overrides: re.Match[str]) -> str:
+    columns = [column for column in overrides.groups() if column]
+    return f"--columns {','.join(columns)}"

@@ -1,0 +1,79 @@
+"""Translates how another tool's file or line shards the model: by DeepSpeed's stage, with its offloading."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.config.other_tools import known_names
+from launch.planning.other_tool_values import Translation
+
+_FILES = ("deepspeed", "deepspeed_config", "deepspeed_config_file")
+_STAGES = ("zero_stage", "zero", "zero_optimization_stage")
+
+
+def translate_sharding(t: Translation) -> None:
+    """Replace the settings of DeepSpeed, or its JSON where it is here, by the stage that they set, with
+    `_offload` behind it; the table of other tools' names has what that is.
+    """
+    offloads = any(_is_on(t.take(name)) for name in sorted(known_names("offloading")))
+    named, stage = t.take(*_FILES), t.take(*_STAGES)
+    zero = _read_zero(named, t.file)
+    if zero:
+        devices = [_device_of(zero.get(key)) for key in ("offload_optimizer", "offload_param")]
+        offloads = offloads or any(_is_on(device) for device in devices)
+        text = f"zero{zero.get('stage', 0)}"
+    elif stage is not None:
+        text = str(stage)
+    elif named is not None:
+        text = "deepspeed" if named is True else str(named)
+    else:
+        text = "zero3" if offloads else ""
+    if offloads and "offload" not in text:
+        text = _offload(t, text)
+    if text:
+        t.settings["deepspeed"] = text
+
+
+def _offload(t: Translation, text: str) -> str:
+    """Return a stage with offloading, which ZeRO-3 alone has here."""
+    stage = re.search(r"[012]", text)
+    if stage is None:
+        return "zero3_offload"
+    t.differences.append(
+        "offloading: parallel=zero3_offload alone keeps optimizer and weights in the CPU's memory; "
+        f"zero{stage[0]} keeps them on the GPUs"
+    )
+    return text
+
+
+def _read_zero(named: Any, file: Path) -> Mapping[str, Any]:
+    """Return `zero_optimization` of DeepSpeed's settings: in place, or in a JSON file here or beside the
+    other tool's file; nothing for a name of a stage.
+    """
+    folders = (Path(), *file.absolute().parents[:4])
+    content: Any = named
+    if isinstance(named, str) and named.endswith(".json"):
+        content = next(filter(None, (_read_json(folder / named) for folder in folders)), None)
+    zero = content.get("zero_optimization") if isinstance(content, Mapping) else None
+    return zero if isinstance(zero, Mapping) else {}
+
+
+def _read_json(path: Path) -> Any:
+    """Return what a file has; None for one that cannot be read."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _device_of(offload: Any) -> str | None:
+    """Return where an entry of DeepSpeed's JSON puts what it offloads; None without one."""
+    return str(offload.get("device", "none")) if isinstance(offload, dict) else None
+
+
+def _is_on(value: Any) -> bool:
+    return value is not None and str(value).lower() not in ("false", "none", "0", "no")

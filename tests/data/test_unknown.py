@@ -1,0 +1,90 @@
+"""The cure of a row that fits no format names what the row has, and works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.config.schema import Kind
+from launch.data.draft import read_for_draft
+from launch.errors import UserError
+from launch.worker.finding import Finding
+from tests.data.files import CHAT, PAIR, chat, converted, problems, write_lines
+
+Row = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("row", "result"),
+    [
+        ({"body": {**CHAT, "model": "m"}, "id": "1"}, CHAT),
+        ({"prompt": CHAT["messages"]}, CHAT),
+        ({"messages": CHAT["messages"][:1], "output": "Hello"}, CHAT),
+        ({"pair": {"en": "Hi", "de": "Hello"}}, chat("Hi", "Hello")),
+        ({"Frage": "Hi", "Antwort": "Hello"}, chat("Hi", "Hello")),
+        ({"dialogue": "Ann: Hi.", "summary": "Ann greets."}, chat("Ann: Hi.", "Ann greets.")),
+        ({"question": {"id": 7, "text": "Hi"}, "answer": "Hello"}, chat("Hi", "Hello")),
+    ],
+)
+def test_the_columns_of_the_cure_work(tmp_path: Path, row: Row, result: Row) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    [problem] = problems(path)
+    named = dict(re.findall(r"data\.columns\.(\w+)=([\w.]+)", str(problem.cure)))
+    assert converted(path, columns=named) == [result]
+
+
+def test_sides_of_a_pair_are_named_by_their_own_columns(tmp_path: Path) -> None:
+    row = {"prompt": "Hi", "chosen": {"body": "Hello", "n": 1}, "rejected": {"body": "No", "n": 0}}
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    [problem] = problems(path, kind=Kind.dpo)
+    assert "data.columns.chosen=chosen.body" in str(problem.cure)
+    columns = {"chosen": "chosen.body", "rejected": "rejected.body"}
+    assert converted(path, kind=Kind.dpo, columns=columns) == [PAIR]
+
+
+def test_what_is_not_clear_is_not_guessed(tmp_path: Path) -> None:
+    for row in ({"a": "Hi", "b": "Hello", "c": "x"}, {"a": {"b": "Hi", "n": 1}, "c": "Hello"}):
+        [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
+        assert "data.columns.prompt=MY_COLUMN" in str(problem.cure)
+
+
+def refuse_text(folder: Path, name: str, text: str) -> Finding:
+    """What `new` refuses in a file with this text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as refused:
+        read_for_draft(path, {})
+    [problem] = refused.value.problems
+    return problem
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize(
+    "text", ['{\n  "prompt": "Hi"\n}\n', '{"prompt": "Hi",\n "answer": "x"}\n']
+)
+def test_an_object_over_many_lines_is_one_problem_with_the_command(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    problem = refuse_text(tmp_path, name, text)
+    assert (problem.id, problem.where) == ("data_not_parsed", f"{tmp_path / name}:1")
+    assert "jq -c ." in str(problem.cure)
+
+
+def test_a_line_that_is_cut_off_is_not_an_object_over_many_lines(tmp_path: Path) -> None:
+    problem = refuse_text(tmp_path, "a.jsonl", '{"prompt": "Hi", "comp')
+    assert "jq" not in str(problem.cure)
+
+
+def test_a_list_that_python_printed_is_named(tmp_path: Path) -> None:
+    row = {"messages": str(CHAT["messages"]), "summary": "Two greet each other."}
+    [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
+    assert problem.id == "data_row" and "json.dumps" in str(problem.cure)
+
+
+def test_pairs_of_any_shape_train_no_sft_stage(tmp_path: Path) -> None:
+    for row in (PAIR, {"conversation_a": [], "conversation_b": [], "winner": "model_a"}):
+        [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
+        assert (problem.id, "dpo" in str(problem.cure)) == ("data_columns", True)

@@ -1,0 +1,65 @@
+"""What a stage leaves out of a row is named: columns, keys of turns, and the answers of prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.config.schema import Kind
+from launch.data.structure import read_structure
+from tests.data.files import CHAT, chat, local, write_lines
+
+Row = dict[str, Any]
+
+
+def describe(folder: Path, rows: list[Row], kind: Kind = Kind.sft) -> str:
+    return read_structure(local(write_lines(folder / "a.jsonl", rows), kind=kind)).describe()
+
+
+def test_a_known_column_is_named_in_few_rows_too(tmp_path: Path) -> None:
+    rows = [chat("Hi", "Hello"), chat("Hi", "Hello"), {**CHAT, "input": "More", "remark": "x"}]
+    assert describe(tmp_path, rows).endswith("columns that are not used: 'input' (in 1 row)")
+
+
+@pytest.mark.parametrize("value", [["More"], {"a": "More"}, "More"])
+def test_a_column_of_any_type_is_named(tmp_path: Path, value: object) -> None:
+    row = {"prompt": "Hi", "input": value, "thinking": [value], "completion": "Hello"}
+    assert "columns that are not used: 'input', 'thinking'" in describe(tmp_path, [row])
+
+
+def test_a_single_word_is_lost_where_a_turn_only_contains_it(tmp_path: Path) -> None:
+    row = {**chat("Is it red?", "It is red."), "colour": "red", "question": "Is it red?"}
+    assert describe(tmp_path, [row]).endswith("columns that are not used: 'colour'")
+
+
+@pytest.mark.parametrize(
+    ("turn", "named"),
+    [
+        ({"human": "Hi", "assistant": "Hello", "rationale": "Why not"}, "'rationale'"),
+        ({"human": "Hi", "assistant": "Hello", "thinking": "Hm", "train": True, "n": 3}, ""),
+        ({"human": "Hi", "assistant": "Hello", "thinking": ["Hm"]}, "'thinking'"),
+    ],
+)
+def test_keys_of_turns_are_read_or_named(tmp_path: Path, turn: Row, named: str) -> None:
+    described = describe(tmp_path, [{"conversation": [turn]}])
+    assert ("keys of turns" in described) == bool(named)
+    assert described.endswith(named)
+
+
+def test_keys_of_messages_are_named_too(tmp_path: Path) -> None:
+    question, answer = CHAT["messages"]
+    row = {"messages": [question, {**answer, "critique": "Good", "name": "a"}]}
+    assert describe(tmp_path, [row]).endswith("writes: 'critique'")
+
+
+def test_what_only_the_verifier_gets_is_named(tmp_path: Path) -> None:
+    row = {"prompt": "Which?", "options": ["red", "blue"], "ground_truth": "red", "dataset": "x"}
+    described = describe(tmp_path, [row], Kind.rlvr)
+    assert described.endswith("columns that only the verifier gets: 'options'")
+
+
+def test_answers_of_prompts_are_counted(tmp_path: Path) -> None:
+    rows = [{**CHAT, "ground_truth": "4"}, {"messages": CHAT["messages"][:1], "ground_truth": "4"}]
+    assert "1 final answer left out" in describe(tmp_path, rows, Kind.rlvr)

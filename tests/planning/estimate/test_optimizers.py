@@ -1,0 +1,139 @@
+"""What an optimizer keeps: on real optimizers of a tiny model, and in the plan of one of 8b."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launch.check.machine.memory import state_bytes
+from launch.errors import UserError
+from launch.planning.estimate.cards import CardMemory
+from launch.planning.estimate.forecast import MemoryForecast, forecast_memory, planned_optimizer
+from launch.planning.estimate.optimizers import factored_bytes
+from launch.planning.estimate.shape import ModelShape
+from tests.conftest import planned
+
+TRL = ("stage=sft", "trainer=trl_sft", "gpus=1")
+QLORA = ("stage=lora_sft", "trainer=finetune", "recipe.lora.quantize=nf4")
+BF16 = "flags.dtype=bfloat16"
+
+
+def forecast(*overrides: str, gib: float = 74.5) -> MemoryForecast:
+    card = CardMemory(gib, "a card")
+    return forecast_memory(planned(*overrides), {}, card=card, lengths=None, flash=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gib"),
+    [
+        ((), 59.83),  # two fp32 numbers for each of 8.03e9 weights
+        (("recipe.optimizer=adamw",), 59.83),
+        (("flags.optim=adamw_torch",), 59.83),
+        ((BF16,), 29.92),
+        # 7.505e9 weights of 2.03 bytes, and an embedding of 0.525e9 with 8
+        (("recipe.optimizer=adamw_8bit",), 18.11),
+        (("flags.optim=adamw_bnb_8bit",), 18.11),
+        (("recipe.optimizer=adamw_8bit", BF16), 18.11),
+        (("recipe.optimizer=paged_adamw_8bit",), 0.22),  # the scales alone
+        (("flags.optim=paged_adamw_32bit",), 0.0),
+        (("recipe.optimizer=adafactor",), 0.01),
+    ],
+)
+def test_the_optimizer_of_8b_by_its_name(overrides: tuple[str, ...], gib: float) -> None:
+    worst = forecast(*TRL, *overrides).worst
+    assert worst is not None and worst.optimizer == pytest.approx(gib, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ((*TRL, "flags.optim=lomo"), "lomo"),
+        ((*TRL, "flags.optim=adamw_torch_8bit"), "adamw_torch_8bit"),
+        ((*TRL, "recipe.optimizer=adafactor", "flags.optim_args='beta1=0.9'"), "adafactor"),
+        (("stage=sft", "trainer=trl_sft", "recipe.optimizer=adamw_8bit", "gpus=2"), "zero3"),
+    ],
+)
+def test_an_optimizer_whose_states_are_unknown_has_no_estimate(
+    overrides: tuple[str, ...], why: str
+) -> None:
+    found = forecast(*overrides)
+    assert found.worst is None and why in found.why
+
+
+def test_an_adapter_has_the_states_of_its_optimizer() -> None:
+    lora = ("stage=lora_sft", "trainer=trl_sft", "gpus=1", "recipe.lora.rank=64")
+    sizes = []
+    for name in ("adamw", "adamw_8bit", "adafactor"):
+        worst = forecast(*lora, f"recipe.optimizer={name}").worst
+        assert worst is not None
+        sizes.append(worst.optimizer)
+    adamw, eight_bit, adafactor = sizes
+    assert eight_bit == pytest.approx(adamw * 2.03125 / 8)
+    assert adafactor == pytest.approx(adamw / 128)
+
+
+def test_8b_gets_a_plan_on_a_card_of_80_gib() -> None:
+    before = forecast(*TRL)
+    assert before.fit == "won't fit" and before.remedy is not None
+    overrides = [f"{key}={value}" for key, value in before.remedy.overrides.items()]
+    assert {"recipe.optimizer=adamw_8bit", BF16} <= set(overrides)
+    assert forecast(*TRL, *overrides).fit == "fits"
+
+
+def test_paged_states_need_room_on_the_host() -> None:
+    plan = planned(*TRL, BF16, "recipe.optimizer=paged_adamw_8bit")
+    device, host = state_bytes(plan, 8.03e9)
+    assert device / 8.03e9 == pytest.approx(4.03, abs=0.01) and host / 8.03e9 > 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        (("stage=sft", "recipe.optimizer=adamw_8bit"), "unsupported_recipe"),
+        (("stage=sft", "recipe.optimizer=paged_adamw_8bit"), "optimizer_needs_qlora"),
+        (
+            (*QLORA, "recipe.optimizer=adamw"),
+            "optimizer_of_qlora",
+        ),
+        (("stage=sft", "trainer=trl_sft", "recipe.optimizer=lomo"), "unsupported_recipe"),
+        (
+            ("stage=sft", "trainer=trl_sft", "recipe.optimizer=adamw", "flags.optim=adafactor"),
+            "flag_over_recipe",
+        ),
+    ],
+)
+def test_an_optimizer_that_a_trainer_lacks_is_refused(
+    overrides: tuple[str, ...], found: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        planned(*overrides, "gpus=1")
+    assert found in {problem.id for problem in refused.value.problems}
+
+
+@pytest.mark.parametrize("name", ["adamw_torch", "adamw_8bit", "adafactor"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_states_of_a_real_optimizer(name: str, tied: bool, tmp_path: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    if "8bit" in name:
+        pytest.importorskip("bitsandbytes")
+    size = {"vocab_size": 64, "hidden_size": 128, "intermediate_size": 256}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = transformers.LlamaConfig(**size, **heads, tie_word_embeddings=tied)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    arguments = transformers.TrainingArguments(str(tmp_path), optim=name, use_cpu=True)
+    optimizer = transformers.Trainer(model, arguments).create_optimizer()
+    for parameter in model.parameters():
+        parameter.grad = parameter.detach() * 0.01 + 1e-3
+    optimizer.step()
+    found = 0
+    for state in optimizer.state.values():
+        tensors = [v for k, v in state.items() if hasattr(v, "numel") and "qmap" not in k]
+        found += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    kept = planned_optimizer(planned(*TRL, f"flags.optim={name}"))
+    shape = ModelShape(model.num_parameters(), 2, 128, 256, 4, 4, 64, tied=tied)
+    predicted = kept.device_bytes(shape.parameters, shape.embedding, 4)
+    if kept.factored:
+        predicted = factored_bytes(shape)
+        found -= 5 * 128 * 4  # of the norms, which are not counted
+    assert found == pytest.approx(predicted, rel=0.02)

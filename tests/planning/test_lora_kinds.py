@@ -1,0 +1,124 @@
+"""The kinds of LoRA: the flags that their keys become, what is requested, their memory, and what is
+refused.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launch.errors import UserError
+from launch.planning.adapter import read_adapter
+from launch.planning.estimate.forecast import forecast_memory
+from launch.planning.estimate.memory import MemoryEstimate
+from launch.planning.expectations import requested_settings
+from launch.planning.lora import settings_of_adapter
+from launch.planning.plan import Plan
+from tests.conftest import planned
+
+LORA = ("stage=lora_sft", "gpus=1", "recipe.lora.rank=16")
+RANK_16 = 41_943_040  # of Llama 3.1 8B's seven matrices in 32 layers
+OUTPUTS = 32 * (4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096)
+HEAD = 128256 * 4096
+
+
+def memory(plan: Plan) -> MemoryEstimate:
+    found = forecast_memory(plan, {}, card=None, lengths=None, flash=False).worst
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("override", "flags", "evidence"),
+    [
+        ("recipe.lora.dora=true", {"use_dora": True}, {"lora_dora": "true"}),
+        ("recipe.lora.rslora=true", {"use_rslora": True}, {"lora_rslora": "true"}),
+        (
+            "recipe.lora.modules_to_save=[lm_head,embed_tokens]",
+            {"lora_modules_to_save": ["lm_head", "embed_tokens"]},
+            {"lora_modules": "embed_tokens,lm_head"},
+        ),
+        (
+            "recipe.lora.target_parameters=[mlp.experts.gate_up_proj]",
+            {"lora_target_parameters": ["mlp.experts.gate_up_proj"]},
+            {"lora_parameters": "mlp.experts.gate_up_proj"},
+        ),
+        ("recipe.lora.init=pissa", {}, {"lora_init": "pissa"}),
+    ],
+)
+def test_a_kind_is_a_flag_and_is_proven(
+    override: str, flags: dict[str, object], evidence: dict[str, str]
+) -> None:
+    plan = planned(*LORA, override)
+    assert flags.items() <= {name: flag.value for name, flag in plan.flags.items()}.items()
+    requested = requested_settings(plan.config, plan.parallel)
+    assert evidence.items() <= requested.items()
+    plain = planned(*LORA)
+    assert not flags.keys() & plain.flags.keys()
+    assert not evidence.keys() & requested_settings(plain.config, plain.parallel).keys()
+    assert plan.identity != plain.identity
+
+
+def test_the_start_of_an_adapter_is_an_option_of_the_entry() -> None:
+    plan = planned(*LORA, "recipe.lora.init=olora")
+    assert "adapter_init=olora" in plan.options
+    assert "lora_start" not in requested_settings(plan.config, plan.parallel)
+
+
+def test_the_memory_of_each_kind() -> None:
+    plain = memory(planned(*LORA))
+    gib = 1 << 30
+    assert plain.optimizer == pytest.approx(8 * RANK_16 / gib)
+    dora = memory(planned(*LORA, "recipe.lora.dora=true"))
+    assert dora.optimizer == pytest.approx(8 * (RANK_16 + OUTPUTS) / gib)
+    assert dora.total > plain.total + 0.5  # what it keeps of each output, and its temporaries
+    assert memory(planned(*LORA, "recipe.lora.rslora=true")).total == plain.total
+    assert memory(planned(*LORA, "recipe.lora.init=pissa")).total == plain.total
+    whole = memory(planned(*LORA, "recipe.lora.modules_to_save=[lm_head]"))
+    assert whole.parameters - plain.parameters == pytest.approx(2 * HEAD / gib)
+    assert whole.optimizer - plain.optimizer == pytest.approx(4 * HEAD / gib)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "recipe.lora.target_parameters=[mlp.experts.gate_up_proj]",
+        "recipe.lora.modules_to_save=[router]",
+    ],
+)
+def test_what_no_shape_has_is_unknown(override: str) -> None:
+    found = forecast_memory(planned(*LORA, override), {}, card=None, lengths=None, flash=False)
+    assert found.worst is None and override.partition("=")[0] in found.why
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        ("recipe.lora.dora=true trainer=finetune", "unsupported_recipe"),
+        ("recipe.lora.init=corda", "unsupported_recipe"),
+        ("recipe.lora.init=pissa recipe.lora.quantize=nf4", "lora_init_splits_weights"),
+        ("recipe.lora.init=olora gpus=2 parallel=zero3", "lora_init_splits_weights"),
+        ("recipe.lora.target_parameters=[a] recipe.lora.dropout=0.1", "lora_of_parameters"),
+        ("recipe.lora.target_parameters=[a] recipe.lora.dora=true", "lora_of_parameters"),
+        ("recipe.lora.modules_to_save=lm_head", "lora_names"),
+        ("recipe.lora.modules_to_save=[q_proj]", "lora_names"),
+        ("recipe.lora.rank=null recipe.lora.dora=true", "lora_without_rank"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(overrides: str, found: str) -> None:
+    with pytest.raises(UserError) as refused:
+        planned("stage=lora_sft", *overrides.split())
+    assert found in {problem.id for problem in refused.value.problems}
+
+
+def test_an_adapter_that_is_trained_further_has_its_own_kind(tmp_path: Path) -> None:
+    config = {"base_model_name_or_path": "b", "r": 8, "use_dora": True}
+    config["modules_to_save"] = ["lm_head"]
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    adapter = read_adapter(tmp_path)
+    assert adapter is not None
+    settings = settings_of_adapter(adapter)
+    assert settings["dora"] is True and settings["rslora"] is False
+    assert settings["modules_to_save"] == ("lm_head",)

@@ -1,0 +1,73 @@
+"""Which optimizer trains, on the libraries' own optimizers after a step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+
+from launch.worker.evidence.optimizer_kind import check_optimizer  # noqa: E402
+
+
+def bitsandbytes(parameters: Any, **settings: Any) -> Any:
+    optim = pytest.importorskip("bitsandbytes.optim")
+    return optim.AdamW(parameters, lr=1e-3, **settings)
+
+
+def adafactor(parameters: Any) -> Any:
+    optimization = pytest.importorskip("transformers.optimization")
+    return optimization.Adafactor(parameters, lr=1e-3, relative_step=False, scale_parameter=False)
+
+
+OPTIMIZERS = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+    "adamw_8bit": lambda parameters: bitsandbytes(parameters, optim_bits=8),
+    "paged_adamw_8bit": lambda parameters: bitsandbytes(parameters, optim_bits=8, is_paged=True),
+    "paged_adamw": lambda parameters: bitsandbytes(parameters, optim_bits=32, is_paged=True),
+    "adafactor": adafactor,
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
+}
+
+
+def stepped(name: str) -> Any:
+    weight = torch.nn.Parameter(torch.randn(128, 64))
+    optimizer = OPTIMIZERS[name]([weight])
+    weight.sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_is_known_by_its_class_and_states(name: str) -> None:
+    optimizer = stepped(name)
+    (found,) = check_optimizer(optimizer, name)
+    assert (found.value, found.verdict) == (name, "proven")
+    # DeepSpeed keeps torch's optimizer within its own.
+    (below,) = check_optimizer(SimpleNamespace(optimizer=optimizer), name)
+    assert below.verdict == "proven"
+
+
+@pytest.mark.parametrize(
+    ("name", "requested"),
+    [
+        ("adamw", "adamw_8bit"),
+        ("adamw_8bit", "adamw"),
+        ("adamw_8bit", "paged_adamw_8bit"),
+        ("paged_adamw", "paged_adamw_8bit"),
+        ("sgd", "adamw"),
+        ("adamw", "adafactor"),
+    ],
+)
+def test_another_one_is_refuted(name: str, requested: str) -> None:
+    (found,) = check_optimizer(stepped(name), requested)
+    assert (found.value, found.verdict) == (name, "refuted")
+
+
+def test_without_states_nothing_is_proven() -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 4))
+    (found,) = check_optimizer(torch.optim.AdamW([weight]), "adamw")
+    assert found.verdict == "unproven"
+    assert check_optimizer(stepped("adamw"), None) == []
