@@ -225,7 +225,7 @@ class LoraConfig:
         flags={"trl_sft": {"null": {}, "pissa": {}, "olora": {}}},  # the option adapter_init
         unsupported_because={
             "trl_sft": "launch has pissa and olora",
-            "trl_dpo trl_grpo": "its reference is the model without the adapter, and these starts "
+            "trl_dpo trl_kto trl_grpo": "its reference is the model without the adapter, and these starts "
             "change that model",
             **_PLAIN_LORA,
         },

@@ -23,8 +23,8 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     """Build the plan's model and data where they are missing, and stage local data; existing files
     are kept.
 
-    Raises UserError: validation_trained, one_label, one_kind_batches, those of the builders, of `stage_template`, of
-    `launch.data.staging.stage` and of `merge_adapter`.
+    Raises UserError: validation_trained, one_label, one_kind_batches, those of the builders, of
+    `stage_template`, of `launch.data.staging.stage` and of `merge_adapter`.
     """
     adapter = plan.inputs.model.adapter
     if adapter is not None and plan.inputs.model.build == MERGE:

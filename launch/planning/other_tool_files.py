@@ -281,13 +281,13 @@ def _translate_preferences(t: Translation, kind: str) -> None:
     if beta is None and loss is None and t.tool == LINE:
         return
     t.set("recipe.beta", beta if beta is not None else 0.1)
+    t.take("max_prompt_length")
     if kind == "kto":
         if loss is not None and loss != "kto":
             t.set("recipe.loss", loss)
         return
     loss = loss or "sigmoid"
     losses = loss if isinstance(loss, list) else [str(loss)]
-    t.take("max_prompt_length")
     if len(losses) == 1 and losses[0] in _DPO_LOSSES:
         t.set("recipe.loss", _DPO_LOSSES[losses[0]])
     else:

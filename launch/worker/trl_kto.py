@@ -1,6 +1,6 @@
 """The rows of TRL's KTOTrainer: conversations with a label, in the order of a seed.
 
-TRL deals them as they stand (train_sampling_strategy, trl/trainer/kto_config.py:124), because the KL
+TRL takes them as they stand (train_sampling_strategy, trl/trainer/kto_config.py:121), because the KL
 term of a row is computed with the answer of its neighbour (trl/trainer/kto_trainer.py:1159). Files
 often have all good answers first, so that the rows are shuffled here.
 """
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 LABEL = "label"
+_MESSAGES = "messages"
+_PROMPT = "prompt"
 _COMPLETION = "completion"
 
 
@@ -40,34 +42,49 @@ def to_completions(rows: Any) -> Any:
 
     Raises ValueError for rows without labels, or whose labels are no truth values.
     """
-    names = rows.column_names
-    if names is None:  # a stream, whose columns are not known
-        return rows
+    names = rows.column_names or list(next(iter(rows)))  # a stream may not know its columns
     if LABEL not in names:
         raise ValueError(f"KTO needs a column {LABEL!r}; the columns are {', '.join(names)}")
     rows = _as_truth_values(rows)
-    if _COMPLETION in names or "messages" not in names:
+    if _COMPLETION in names or _MESSAGES not in names:
         return rows
-    return rows.map(_split_messages, remove_columns=["messages"])
+    return rows.map(
+        _split_messages, remove_columns=[_MESSAGES], features=_split_types(rows.features)
+    )
 
 
 def _split_messages(row: Mapping[str, Any]) -> dict[str, Any]:
-    messages = list(row["messages"])
-    return {"prompt": messages[:-1], _COMPLETION: messages[-1:]}
+    messages = list(row[_MESSAGES])
+    return {_PROMPT: messages[:-1], _COMPLETION: messages[-1:]}
+
+
+def _split_types(types: Any) -> Any:
+    """Return the types of the columns once messages are split, each part with the type of the whole:
+    `datasets` would give all turns the keys of any, and a template would write them. None where the
+    types are not known.
+    """
+    from datasets import Features
+
+    if types is None:
+        return None
+    others = {name: kind for name, kind in types.items() if name != _MESSAGES}
+    return Features({**others, _PROMPT: types[_MESSAGES], _COMPLETION: types[_MESSAGES]})
 
 
 def _as_truth_values(rows: Any) -> Any:
-    """Return rows whose labels are true or false, where they are 1 or 0."""
+    """Return rows whose labels are true or false, where they are 1 or 0. Those of a stream stay as
+    they are: TRL reads both.
+    """
     from datasets import Value
 
-    kind = (rows.features or {}).get(LABEL)
-    if kind is None or kind.dtype == "bool":
+    if not hasattr(rows, "unique"):
         return rows
-    values = set(rows.unique(LABEL)) if hasattr(rows, "unique") else set()
-    if values and values <= {0, 1}:
-        return rows.cast_column(LABEL, Value("bool"))
-    shown = ", ".join(map(repr, sorted(values, key=str)[:3]))
-    raise ValueError(f"KTO's labels are true or false, and the column {LABEL!r} has {shown}")
+    values = set(rows.unique(LABEL))
+    if not values <= {0, 1}:
+        shown = ", ".join(map(repr, sorted(values, key=str)[:3]))
+        raise ValueError(f"KTO's labels are true or false, and the column {LABEL!r} has {shown}")
+    boolean = Value("bool")
+    return rows if rows.features[LABEL] == boolean else rows.cast_column(LABEL, boolean)
 
 
 def _check_both(rows: Any) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from launch.config.schema import Kind
 from launch.data.conversion import Conversion
-from launch.data.draft import choose_kind
 from launch.data.labels import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
+from launch.data.stage_kind import choose_kind
 from launch.data.staging import load_staged, stage
 from launch.digests import hash_file
 from launch.errors import UserError
@@ -42,6 +42,8 @@ def convert(path: Path, columns: dict[str, str] | None = None) -> list[dict[str,
         ({**ANSWER, "thumb": "good"}, {"label": "thumb:good/bad"}, True),
         ({**ANSWER, "thumb": " bad "}, {"label": "thumb:good/bad"}, False),
         ({**ANSWER, "label": "false"}, {"label": "label:true/false"}, False),
+        ({**ANSWER, "votes": {"good": 1}}, {"label": "votes.good"}, True),
+        ({**ANSWER, "votes": {"first": "no"}}, {"label": "votes.first:yes/no"}, False),
         # a column that is named is the label, whatever another one has
         ({**ANSWER, "label": True, "thumb": False}, {"label": "thumb"}, False),
     ],
@@ -62,6 +64,11 @@ def test_a_label_is_read(
         ({**ANSWER, "label": 4}, "data_label", "4"),
         ({**ANSWER, "label": [True]}, "data_label", "a list"),
         ({"messages": CHAT["messages"][:1], "label": True}, "data_no_answer", "last turn"),
+        (
+            {"messages": CHAT["messages"][:1], "response": "Hello", "label": True},
+            "data_no_answer",
+            "data.columns.prompt=messages",
+        ),
         ({"messages": CHAT["messages"][1:], "label": True}, "data_row", "without a prompt"),
         (
             {
@@ -107,6 +114,8 @@ def test_the_cure_of_a_text_is_what_reads_it(tmp_path: Path) -> None:
         ({**ANSWER, "label": "positive"}, (), Kind.sft),  # a class
         ({**ANSWER, "label": 3}, (), Kind.sft),
         ({**ANSWER, "feedback": "well written"}, (), Kind.sft),
+        ({**ANSWER, "label": True, "ground_truth": "4"}, ("label",), Kind.kto),
+        ({**CHAT, "label": False}, (), Kind.kto),
         ({**PAIR, "label": True}, (), Kind.dpo),
         ({"prompt": "Hi", "label": True}, (), Kind.rlvr),
     ],

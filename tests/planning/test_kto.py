@@ -11,7 +11,7 @@ from launch.config.schema import Mode
 from launch.errors import UserError
 from launch.execution.prepare import prepare_inputs
 from launch.planning.data import describe_data
-from launch.planning.estimate.forecast import planned_setting
+from launch.planning.estimate.planned_setting import planned_setting
 from launch.planning.expectations import requested_settings
 from launch.planning.plan import Plan
 from launch.trials.tune.space import Candidate, SplitWeighting, compare_loss

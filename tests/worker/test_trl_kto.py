@@ -8,6 +8,8 @@ import pytest
 
 datasets = pytest.importorskip("datasets", reason="the `train` dependencies are not installed")
 
+from datasets.features import Json  # noqa: E402
+
 from launch.worker.evidence.order import is_shuffled  # noqa: E402
 from launch.worker.trl_kto import prepare_rows, to_completions  # noqa: E402
 
@@ -35,6 +37,25 @@ def test_staged_rows_are_split_before_the_labelled_answer() -> None:
     assert rows["label"][:4] == [True, True, True, False]
 
 
+def test_turns_keep_the_keys_that_they_were_staged_with() -> None:
+    """`datasets` would give each turn the keys of all, and a template would write their nulls."""
+    call = {"role": "assistant", "content": "", "tool_calls": [{"name": "add", "arguments": {}}]}
+    rows = [
+        {"messages": turns("1?", "1"), "label": True},
+        {"messages": [*turns("2?"), call], "label": False},
+    ]
+    types = datasets.Features({"messages": datasets.List(Json()), "label": datasets.Value("bool")})
+    split = to_completions(datasets.Dataset.from_list(rows, features=types))
+    assert split[0]["completion"] == turns("1?", "1")[1:]
+    assert split[1]["completion"] == [call]
+
+
+def test_a_stream_is_split_as_it_is_read() -> None:
+    rows = to_completions(datasets.IterableDataset.from_generator(lambda: iter(staged(4))))
+    first = next(iter(rows))
+    assert first["prompt"] == turns("Hi", "Hello", "0?") and first["label"] is True
+
+
 def test_the_rows_of_the_split_are_shuffled_by_the_seed_and_others_are_not() -> None:
     data = {
         "train": staged(20).select(range(2, 20)),
@@ -59,6 +80,7 @@ def test_the_rows_of_the_split_are_shuffled_by_the_seed_and_others_are_not() -> 
         ([1, 0, 1], None),
         ([True, False, False], None),
         ([1, 0, 2], "2"),
+        ([True, False, None], "None"),
         (["good", "bad", "bad"], "'bad'"),
         ([True, True, True], "labelled good"),
         ([0, 0, 0], "labelled bad"),

@@ -186,10 +186,10 @@ def _count_extra_passes(plan: Plan) -> int:
     if plan.config.stage.kind != Kind.kto:
         return 0
     values = values_of(plan.flags)
-    mismatched = 1 if values.get("loss_type", "kto") == "kto" else 0
-    models = 1 if values.get("precompute_ref_log_probs") else 2
-    reference = 0 if models == 1 else 1
-    return models * mismatched + reference
+    mismatched = int(values.get("loss_type", "kto") == "kto")
+    if values.get("precompute_ref_log_probs"):
+        return mismatched
+    return 2 * mismatched + 1
 
 
 def _sample_limit(plan: Plan) -> int:

@@ -40,7 +40,7 @@ def check_order(
     """Return the evidence "seed": whether the first micro batch has the rows that the seed gives.
 
     `passed`: the documents of the first pass with gradients; `sources`: the data sets before they
-    were tokenised. KTO's are shuffled by launch's entry and dealt as they stand. For
+    were tokenised. KTO's are shuffled by launch's entry and taken as they stand. For
     reward_modeling.py only the shuffle of the data set is compared: its sampler draws from torch's
     global generator, which models and adapters draw from too. For GRPO, whose passes have generated
     tokens, the sampler is read.
@@ -72,10 +72,13 @@ def check_order(
 
 
 def deals_in_turn(trainer: Any) -> bool:
-    """Whether a trainer deals the rows of its data set as they stand: TRL's KTO does, whose KL term
-    pairs each row with its neighbour (trl/trainer/kto_trainer.py:1150).
+    """Whether TRL's KTO takes the rows of its data set as they stand, as its KL term needs, which
+    pairs each row with its neighbour (trl/trainer/kto_trainer.py:1152). Without that term its sampler
+    may be another one.
     """
-    return hasattr(trainer, "calculate_KL")
+    if not hasattr(trainer, "calculate_KL"):
+        return False
+    return bool(trainer.args.train_sampling_strategy == "sequential")
 
 
 def _unproven(reason: str, requested: str) -> Evidence:

@@ -87,7 +87,9 @@ class RowRecord:
                 if "train" in more and hasattr(dataset, "__len__"):
 
                     def prepare_few(rows: Any, alone: Any) -> Any:
-                        return prepare(trainer, rows, tokenizer, alone, *more)
+                        # KTO's would warn of the balance of a few labels
+                        names = ("staged" if part == "train" else part for part in more)
+                        return prepare(trainer, rows, tokenizer, alone, *names)
 
                     self._note_prepared(dataset, prepared, args, prepare_few)
                 return prepared

@@ -132,7 +132,11 @@ def test_rows_that_are_shuffled_first_and_dealt_in_turn(
     )
     accelerator = accelerate.Accelerator(cpu=True)
     loader = accelerator.prepare(torch.utils.data.DataLoader(prepared, batch_size=2))
-    arguments = SimpleNamespace(per_device_train_batch_size=2, gradient_accumulation_steps=1)
+    arguments = SimpleNamespace(
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=1,
+        train_sampling_strategy="sequential",
+    )
     trainer = SimpleNamespace(calculate_KL=True, args=arguments)
     objects = TrainerObjects(accelerator, dataloader=loader, trainer=trainer, step=0)
     first = [prepared[row] for row in (dealt, dealt + 1)]
@@ -140,6 +144,18 @@ def test_rows_that_are_shuffled_first_and_dealt_in_turn(
     sources = [] if seed is None else [source]
     [finding] = order.check_order(objects, documents, None, str(SEED), sources)
     assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("strategy", "in_turn"), [("sequential", True), ("random", False), ("group_by_length", False)]
+)
+def test_kto_without_its_kl_term_may_sample_as_other_trainers_do(
+    strategy: str, in_turn: bool
+) -> None:
+    arguments = SimpleNamespace(train_sampling_strategy=strategy)
+    trainer = SimpleNamespace(calculate_KL=False, args=arguments)
+    assert order.deals_in_turn(trainer) is in_turn
+    assert not order.deals_in_turn(SimpleNamespace(args=arguments))
 
 
 @pytest.mark.parametrize("limit", [None, 8])
