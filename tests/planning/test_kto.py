@@ -11,6 +11,8 @@ from launch.config.schema import Mode
 from launch.errors import UserError
 from launch.execution.prepare import prepare_inputs
 from launch.planning.data import describe_data
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.out_of_memory import find_remedy
 from launch.planning.estimate.planned_setting import planned_setting
 from launch.planning.expectations import requested_settings
 from launch.planning.plan import Plan
@@ -194,6 +196,16 @@ def test_the_forecast_has_the_reference_and_the_further_passes(
     setting = planned_setting(plan, {}, flash=False)
     assert (setting.reference, setting.extra_passes) == (reference, passes)
     assert setting.sequences == plan.batch.per_device
+
+
+def test_what_would_fit_has_two_rows_in_a_micro_batch() -> None:
+    setting = planned_setting(planned("stage=kto", "gpus=8"), {}, flash=False)
+    two = replace(setting, micro_batch=2, tokens=setting.tokens // 2)
+    peak = estimate_memory(two).total
+    remedy = find_remedy(setting, peak, liger=False)
+    assert remedy is not None and remedy.setting.micro_batch == 2
+    smaller = find_remedy(setting, peak - 0.1, liger=False)
+    assert smaller is None or smaller.setting.micro_batch >= 2
 
 
 def test_another_micro_batch_has_another_kl_term() -> None:
