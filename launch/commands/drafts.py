@@ -284,18 +284,15 @@ def _is_hub_id(name: str) -> bool:
     return not data_format and not Path(name).parent.is_dir()
 
 
-_OF_ONE_TRAINER = (Kind.rm, Kind.kto, Kind.rlvr)  # the kinds whose shipped stage has the trainer
-
-
 def _choose_trainer(data: DraftedData) -> str | None:
     """Return TRL's trainer for plain text, for marked answers, or if open-instruct is missing; None
     to keep the stage's trainer.
 
-    TRL's trainer is not used for a reward model, and KTO and RLVR have no other.
+    A reward model has open-instruct's trainer alone, KTO and RLVR have TRL's already.
     """
     if data.is_text or data.train_on == TrainOn.marked:
         return "trl_sft"
-    if find_checkout(None, os.environ, ROOT) is not None or data.kind in _OF_ONE_TRAINER:
+    if find_checkout(None, os.environ, ROOT) is not None or data.kind not in (Kind.sft, Kind.dpo):
         return None
     return KINDS[data.kind].trainer
 
