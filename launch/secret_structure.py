@@ -18,6 +18,7 @@ MASK_BYTES = b"<set>"
 _KEYWORDS = (
     b"token", b"secret", b"pass", b"cred", b"key", b"auth", b"pwd", b"jwt", b"dsn", b"sig", b"cookie",
     b"session", b"_pat", b"salt", b"webhook", b"bearer", b"_url", b"_uri", b"conn", b"code=", b"sid=", b"hash=",
+    b"hmac", b"nonce",
 )  # fmt: skip
 NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _LONGEST_NAME = 64

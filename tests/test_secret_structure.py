@@ -93,6 +93,31 @@ def test_a_value_that_a_program_drew(value: str) -> None:
     assert Redactor({}).redact_value("REGISTRY_SIG", value) == MASK
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sig",
+        "signature",
+        "key",
+        "auth",
+        "code",
+        "pass",
+        "pwd",
+        "session",
+        "sid",
+        "hash",
+        "jwt",
+        "hmac",
+        "nonce",
+        "salt",
+        "cookie",
+    ],
+)
+def test_a_doubtful_name_in_an_address(name: str) -> None:
+    text = f"GET https://h/file?v=1&{name}={RANDOM[0]}&x=2"
+    assert RANDOM[0] not in Redactor({}).redact_text(text)
+
+
 @pytest.mark.parametrize("value", NOT_RANDOM)
 def test_a_value_that_someone_wrote(value: str) -> None:
     assert not looks_random(value)

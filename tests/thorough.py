@@ -34,9 +34,9 @@ def selected(request: pytest.FixtureRequest, cases: Sequence[T]) -> list[T]:
     """Return the cases that are parameters of the requesting module's tests in this session, in the
     order of `cases`: a fixture prepares those alone.
     """
-    used = set()
+    used = []
     for item in request.session.items:
         if item.path == request.path and isinstance(item, pytest.Function):
             callspec = getattr(item, "callspec", None)
-            used.add(tuple(callspec.params.values()) if callspec else ())
+            used.append(tuple(callspec.params.values()) if callspec else ())
     return [case for case in cases if (case if isinstance(case, tuple) else (case,)) in used]

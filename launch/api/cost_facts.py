@@ -61,7 +61,8 @@ def describe_steps(plan: Plan, samples: int | None) -> str:
     elif recipe.packing != Packing.bins and not plan.config.trainer.always_packs:
         text += ", the number of steps is unknown until all rows are counted"
     if recipe.beta is not None:
-        text += f", beta {recipe.beta:g}"
+        separator = ";" if ": " in text else ","  # behind the rows, or behind a number
+        text += f"{separator} beta {recipe.beta:g}"
     if plan.trainer == OLMO_CORE_DPO:  # its own fact describes its packing
         return text
     if recipe.packing == Packing.flatten:
@@ -84,7 +85,7 @@ def _explain_steps(plan: Plan, steps: int) -> str:
         text += f", {held_out:,} are held out"
     if plan.config.recipe.epochs > 1:
         text += f", {count_of(steps // plan.config.recipe.epochs, 'step')} an epoch"
-    return f"{text};" if plan.config.recipe.beta is not None else text
+    return text
 
 
 def describe_time(plan: Plan, memory: MemoryForecast | None) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,20 @@ CASES = {
 
 def losses(run: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["loss"]) for row in records(run / "metrics.jsonl")]
+
+
+def assert_same_losses(cut: Path, whole: Path) -> None:
+    """Compare a run whose launcher was killed with one that was not.
+
+    The trainer may take a step more, and write its checkpoint, after the launcher that records its
+    steps is gone: the row of the step that the run goes on from can be missing.
+    """
+    expected, found = dict(losses(whole)), dict(losses(cut))
+    assert found == {step: loss for step, loss in expected.items() if step in found}
+    missing = expected.keys() - found.keys()
+    attempts = records(cut / "attempts.jsonl")
+    resumed = {re.split("[_-]", row["resumed_from"])[1] for row in attempts if row["resumed_from"]}
+    assert {str(step) for step in missing} <= resumed and len(missing) <= 1
 
 
 def has_checkpoint(run: Path) -> Callable[[], bool]:
@@ -73,7 +88,8 @@ def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
     assert code == 130 and "ended in demo_dpo; to continue: the same command" in output, output
     code, output = finish(home, *words, names[1])
     assert code == 0 and "resumes from" in output, output
-    assert [losses(run) for run in cut] == [losses(run) for run in whole]
+    assert_same_losses(cut[0], whole[0])
+    assert losses(cut[1]) == losses(whole[1])
 
 
 def test_a_pipeline_that_is_done(home: Path) -> None:

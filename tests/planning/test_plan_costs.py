@@ -191,6 +191,14 @@ def test_rows_of_a_validation_file_are_not_held_out_of_the_others(
     )
 
 
+def test_beta_stands_behind_the_rows_of_pairs(tmp_path: Path) -> None:
+    write_lines(tmp_path / "pairs.jsonl", [PAIR] * 200)
+    line = ("stage=dpo", "trainer=trl_dpo", "gpus=8", "data.mix=[{name: ./pairs.jsonl}]")
+    line += ("recipe.global_batch_size=8", "recipe.max_steps=null", "recipe.epochs=1")
+    [text] = lines_of("schedule", *line, machine=machine_in(tmp_path))
+    assert text.startswith("1 epoch, 25 steps: 200 of 200 rows are trained on; beta "), text
+
+
 @pytest.mark.parametrize("model", ["here", "cached"])
 def test_a_model_that_is_here_is_not_downloaded(tmp_path: Path, model: str) -> None:
     machine = machine_in(tmp_path)
