@@ -104,7 +104,7 @@ def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", mark_others(list(KINDS), ["finetune", "trl_dpo"]))
+@pytest.mark.parametrize("trainer", mark_others(list(KINDS), ["finetune"]))
 def test_no_cure_leads_back(trainer: str) -> None:
     followed, dead = 0, list[tuple[object, ...]]()
     for setting, width in zip(LISTED, itertools.cycle(WIDTHS), strict=False):

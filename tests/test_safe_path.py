@@ -161,7 +161,7 @@ def test_only_the_command_changes_the_path(tmp_path: Path, argv: list[str], kept
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gpus", ["cpu", "cpu2"])
+@pytest.mark.parametrize("gpus", ["cpu", pytest.param("cpu2", marks=pytest.mark.thorough)])
 def test_a_run_in_a_folder_of_traps(folder: Path, other_python: str, gpus: str) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     width = ["processes=2"] if gpus == "cpu2" else []

@@ -21,7 +21,7 @@ from launch.planning.chat_template import TEMPLATE_FLAG, ChatTemplate, find_earl
 from launch.planning.checks import check_flags
 from launch.planning.command import build_command
 from launch.planning.flags import Flag, replace_computed_values
-from launch.planning.folders import NAME, default_name, run_folder, tracked_name
+from launch.planning.folders import NAME, default_name, tracked_name
 from launch.planning.identity import identify_run
 from launch.planning.library_key_check import check_library_files
 from launch.planning.machine import Machine, this_machine
@@ -129,7 +129,6 @@ def _build(
     flags = _name_flags(unnamed, composed.stage, name)
     flag_warnings = _check_flags(unnamed, flags, machine)
     files_checked = check_library_files(settings.parallel.library_files, machine.packages)
-    folder = run_folder(sources.runs, composed.stage, name)
     return Plan(
         stage=composed.stage,
         name=name,
@@ -156,7 +155,12 @@ def _build(
         options=unnamed.options,
         attention=unnamed.attention,
         command=_render_command(unnamed, flags, machine),
-        env={**unnamed.env, **tracking_environment(sources.config, folder, machine.environ)},
+        env={
+            **unnamed.env,
+            **tracking_environment(
+                sources.config, sources.runs, composed.stage, name, machine.environ
+            ),
+        },
         lengths_file=unnamed.lengths_file,
         files_checked=files_checked,
         warnings=(*unnamed.warnings, *flag_warnings),

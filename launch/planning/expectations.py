@@ -319,14 +319,29 @@ def _lora_start(config: RootConfig, _: Parallel) -> str | None:
     return config.recipe.lora.start.value if config.recipe.lora.init is None else None
 
 
-def _names_of(key: str) -> Compute:
-    """Return what computes the names in a list of recipe.lora, in order; None without one."""
+def _lora_dora(config: RootConfig, _: Parallel) -> str | None:
+    return "true" if config.recipe.lora.dora else None
 
-    def compute(config: RootConfig, _: Parallel) -> str | None:
-        names = getattr(config.recipe.lora, key)
-        return ",".join(sorted(map(str, names))) if names else None
 
-    return compute
+def _lora_rslora(config: RootConfig, _: Parallel) -> str | None:
+    return "true" if config.recipe.lora.rslora else None
+
+
+def _lora_init(config: RootConfig, _: Parallel) -> str | None:
+    return config.recipe.lora.init
+
+
+def _lora_modules(config: RootConfig, _: Parallel) -> str | None:
+    return _join_names(config.recipe.lora.modules_to_save)
+
+
+def _lora_parameters(config: RootConfig, _: Parallel) -> str | None:
+    return _join_names(config.recipe.lora.target_parameters)
+
+
+def _join_names(names: Any) -> str | None:
+    """Return the names of a list in order; None without one."""
+    return ",".join(sorted(map(str, names))) if names else None
 
 
 def _base_dtype(config: RootConfig, parallel: Parallel) -> str:
@@ -354,11 +369,11 @@ COMPUTED: Mapping[str, Compute] = {
     "lora.targets": _of_new_adapter(_lora_targets),
     "lora.quantize": _of_adapter(_base_dtype),
     "lora.start": _of_adapter(_lora_start),
-    "lora.dora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.dora else None),
-    "lora.rslora": _of_new_adapter(lambda config, _: "true" if config.recipe.lora.rslora else None),
-    "lora.init": _of_new_adapter(lambda config, _: config.recipe.lora.init),
-    "lora.modules_to_save": _of_new_adapter(_names_of("modules_to_save")),
-    "lora.target_parameters": _of_new_adapter(_names_of("target_parameters")),
+    "lora.dora": _of_new_adapter(_lora_dora),
+    "lora.rslora": _of_new_adapter(_lora_rslora),
+    "lora.init": _of_new_adapter(_lora_init),
+    "lora.modules_to_save": _of_new_adapter(_lora_modules),
+    "lora.target_parameters": _of_new_adapter(_lora_parameters),
 }
 
 

@@ -13,6 +13,8 @@ NAME = "{name}"
 # The longest name in a tracker, in characters. wandb refuses longer tags, and open-instruct makes
 # the run's name a tag (finetune.py:465).
 _LONGEST_TAG = 64
+# The file with the tracker's id of the run.
+TRACKER_FILE = "tracker.json"
 
 
 def runs_folder(config: RootConfig, cwd: Path) -> Path:
@@ -48,8 +50,9 @@ def tracked_name(stage: str, name: str) -> str:
 
 
 def texts_with_name(runs: Path, stage: str, name: str) -> tuple[str, ...]:
-    """Return the texts that carry a run's name: its folder, its model's and its name in a
-    tracker.
+    """Return the texts that carry a run's name: its folder, its model's, its tracker's file and its
+    name in a tracker.
     """
     folder = run_folder(runs, stage, name)
-    return str(folder), str(folder / "model"), tracked_name(stage, name)
+    paths = (folder, folder / "model", folder / TRACKER_FILE)
+    return (*map(str, paths), tracked_name(stage, name))

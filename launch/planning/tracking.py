@@ -23,16 +23,14 @@ from typing import Any
 from launch.config.origins import Origin, Origins, Provenance
 from launch.config.schema import Family, RootConfig, Tracking
 from launch.planning.flags import Flag
-from launch.planning.folders import tracked_name
+from launch.planning.folders import TRACKER_FILE, run_folder, tracked_name
 from launch.planning.trackers import TRACKERS, Tracker, find_tracker, is_offline
 
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
 _WANDB = (Tracking.wandb, Tracking.wandb_offline)
 # The section of a trainer's YAML for a tracker that it passes on and that has none of its own.
 OTHERS = "others"
-# The file with the tracker's id of the run, and the variable that names it to the worker
-# (launch/worker/tracker_runs.py).
-TRACKER_FILE = "tracker.json"
+# The variable that names the file of the tracker's id to the worker (launch/worker/tracker_runs.py).
 _TRACKER_FILE_VARIABLE = "LAUNCH_TRACKER_FILE"
 _MLFLOW_SERVER = "MLFLOW_TRACKING_URI"
 
@@ -79,10 +77,10 @@ def add_tracking_flags(
 
 
 def tracking_environment(
-    config: RootConfig, folder: Path, environ: Mapping[str, str]
+    config: RootConfig, runs: Path, stage: str, name: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that a tracked run sets; a tracker keeps its files in `folder`, the
-    run's, if it can be told to.
+    """Return the variables that a tracked run sets; a tracker keeps its files in the run's folder, if
+    it can be told to.
 
     MLflow's runs are in one database beside all run folders, which `mlflow ui` shows, unless a
     variable of the user's names a server.
@@ -90,15 +88,15 @@ def tracking_environment(
     tracker = find_tracker(config.tracking)
     if tracker is None or config.cache_only:
         return {}
+    folder = run_folder(runs, stage, name)
     if config.trainer.family != Family.trl:  # open-instruct has flags for the rest
         if config.tracking not in _WANDB:
             return {}
         return {**_mode_of(config.tracking, tracker), tracker.folder: str(folder)}
-    stage = folder.parent.name
     values = {
         tracker.project: config.tracking_project,
         tracker.entity: config.tracking_entity or "",
-        tracker.name: tracked_name(stage, folder.name),
+        tracker.name: tracked_name(stage, name),
         tracker.group: stage,
         tracker.folder: str(folder),
     }
@@ -107,7 +105,7 @@ def tracking_environment(
     if config.tracking == Tracking.mlflow:
         variables["MLFLOW_TAGS"] = json.dumps({"launch.stage": stage})
         if not environ.get(_MLFLOW_SERVER):
-            variables[_MLFLOW_SERVER] = f"sqlite:///{folder.parent.parent / 'mlflow.db'}"
+            variables[_MLFLOW_SERVER] = f"sqlite:///{runs / 'mlflow.db'}"
     return {**variables, _TRACKER_FILE_VARIABLE: str(folder / TRACKER_FILE)}
 
 

@@ -236,6 +236,7 @@ def test_help_is_read_from_the_named_interpreters_packages(
         flags(["trl_sft", "--python", str(python)])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_another_checkout_is_read_live(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = CHECKOUT

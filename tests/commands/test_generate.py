@@ -43,6 +43,7 @@ def test_models_answer_side_by_side(
     assert output.count("[cut off after 4 tokens; max_tokens=N allows more]") == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_models_answer_a_file_into_a_file(
     models: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -103,6 +103,7 @@ def test_the_loss_is_the_trainers_own_on_the_same_rows(
     )
 
 
+@pytest.mark.thorough
 def test_a_base_is_scored_alone_compared_and_asked(
     home: Path, tasks: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

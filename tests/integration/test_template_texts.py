@@ -103,6 +103,7 @@ def test_launchs_own_trl_serves_a_trainers_interpreter_without_one(
     assert planned(home, *FINETUNE)[0] == identity
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_has_the_text_that_it_began_with(
     home: Path, without_trl: str, open_instruct: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

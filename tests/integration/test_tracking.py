@@ -103,6 +103,7 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.thorough
 def test_check_of_this_machine(home: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     done = launch_in(home, "check", "stage=demo", "trainer=trl_sft", "processes=2", "--json")

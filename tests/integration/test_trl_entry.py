@@ -159,7 +159,12 @@ print("CHANGED", changed)
             ("--padding_free", "true"),
             {"subset": "0.5", "validation": "0.1", "early_stop": "2"},
         ),
-        ("trl.scripts.dpo", (), {"subset": "12", "chat_template": "FILE"}),
+        pytest.param(
+            "trl.scripts.dpo",
+            (),
+            {"subset": "12", "chat_template": "FILE"},
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_nothing_of_trl_is_replaced(

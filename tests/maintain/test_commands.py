@@ -177,7 +177,7 @@ def test_a_row_of_the_table_of_rules_needs_its_flag() -> None:
         [TrainerImpact("finetune", replace(locked, fields=fields), ())]
     )
     assert {problem.where for problem in problems} == {
-        "table.yaml: refused_flag",
+        "table.yaml: packing_flag",
         "table.yaml: packing_with_sequence_parallel",
     }
 
@@ -437,6 +437,7 @@ def test_a_bump_that_cannot_be_made_changes_nothing(
     assert git(project, "status", "--porcelain") == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(
     whole_project: Path, history: Path

@@ -101,9 +101,9 @@ def test_where_names_the_line_that_says_it() -> None:
         (["model=demo", "model.build=other"], ["unknown_build"]),
         (["data.mix=[]"], ["no_data"]),
         (["data=demo_chats", "data.mix=[]"], ["no_data"]),
-        (["flags.packing=true"], ["refused_flag"]),
-        (["trainer=trl_sft", "flags.packing=true"], ["refused_flag"]),
-        (["trainer=trl_sft", "flags.padding_free=true"], ["refused_flag"]),
+        (["flags.packing=true"], ["packing_flag"]),
+        (["trainer=trl_sft", "flags.packing=true"], ["packing_flag"]),
+        (["trainer=trl_sft", "flags.padding_free=true"], ["packing_flag"]),
         (["data.mix=[{name: /no/such/*.jsonl}]"], ["data_no_files"]),
     ],
 )

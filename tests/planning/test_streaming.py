@@ -46,7 +46,7 @@ def test_a_stream_that_steps_bound_is_planned(folder: Path, line: tuple[str, ...
 @pytest.mark.parametrize(
     ("line", "id", "named"),
     [
-        ((*SFT, MINE, "recipe.max_steps=null"), "streaming_without_end", "no end"),
+        ((*SFT, MINE, "recipe.max_steps=null"), "streaming_without_end", "where the data ends"),
         ((*SFT, MINE, STEPS, "data.fraction=0.5"), "streaming_needs_rows", "0.5"),
         (
             (*SFT, "data.mix=[{name: ./mine.jsonl}, {name: allenai/some-data}]", STEPS),

@@ -29,6 +29,7 @@ FAMILIES = {"open_instruct": tuple(OPEN_INSTRUCT), "trl": tuple(TRL)}
 DEMO = "stage=demo device=cpu data.build=null data.mix=[{name:a/b}]"
 MEANS = "recipe.loss_averaging=micro_batch_means"
 NF4 = "recipe.lora.rank=8 recipe.lora.quantize=nf4"
+EXPERTS = "recipe.lora.rank=8 recipe.lora.target_parameters=[mlp.experts.gate_up_proj]"
 LIGER_LOSS = "flags.liger_kernel_config={fused_linear_cross_entropy:true} recipe.liger=true"
 
 # A row (its id, and its number among the rows of the id), trainers, and the line that gets it
@@ -57,7 +58,22 @@ LINES: list[tuple[str, int, str, str]] = [
     ("missing_rlvr_key", 3, "trl_grpo", "recipe.response_length=null"),
     ("missing_rlvr_key", 4, "trl_grpo", "recipe.verifier=null"),
     ("tracking_unsupported", 1, "trl_sft", "tracking=wandb ~trainer.tracking.wandb"),
-    ("tracking_unsupported", 2, "dpo olmo_core_finetune", "tracking=wandb_offline"),
+    ("tracking_unsupported", 2, "finetune dpo", "tracking=mlflow"),
+    ("tracking_unsupported", 3, "dpo olmo_core_finetune", "tracking=wandb_offline"),
+    ("packing_flag", 1, "trl_sft dpo", "flags.packing=true recipe.packing=none"),
+    ("packing_flag", 2, "finetune dpo_tune_cache", "flags.packing=true recipe.packing=none"),
+    ("packing_flag", 3, "trl_sft", "flags.padding_free=true recipe.packing=none"),
+    ("lora_init_splits_weights", 1, "trl_sft", f"{NF4} recipe.lora.init=pissa"),
+    (
+        "lora_init_splits_weights",
+        2,
+        "trl_sft",
+        "recipe.lora.rank=8 recipe.lora.init=pissa parallel=zero3",
+    ),
+    ("lora_of_parameters", 1, "trl_sft trl_dpo trl_grpo", f"{EXPERTS} recipe.lora.dropout=0.1"),
+    ("lora_of_parameters", 2, "trl_sft trl_dpo trl_grpo", f"{EXPERTS} recipe.lora.dora=true"),
+    ("optimizer_needs_qlora", 1, "finetune", "recipe.optimizer=paged_adamw_8bit"),
+    ("optimizer_of_qlora", 1, "finetune dpo_tune_cache", f"{NF4} recipe.optimizer=adamw"),
     ("push_unsupported", 1, "olmo_core_finetune", "hub.push=me/model"),
     ("bad_hub_name", 1, "finetune dpo trl_sft", "hub.push=me/a..b"),
     ("not_generative", 1, "reward_modeling", "evaluate=true"),

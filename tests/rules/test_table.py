@@ -455,7 +455,7 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         [{"sync_ref_model": True, "recipe.lora.rank": None}],
     ),
     (
-        "refused_flag",
+        "packing_flag",
         "trl_sft",
         {"packing": True, "recipe.packing": "none"},
         [
@@ -463,8 +463,8 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
             {"packing": True, "recipe.packing": "bins"},
         ],
     ),
-    ("refused_flag", "trl_sft", {"padding_free": True, "recipe.packing": "none"}, [{}]),
-    ("refused_flag", "finetune", {"packing": True, "recipe.packing": "none"}, [{}]),
+    ("packing_flag", "trl_sft", {"padding_free": True, "recipe.packing": "none"}, [{}]),
+    ("packing_flag", "finetune", {"packing": True, "recipe.packing": "none"}, [{}]),
     (
         "optimizer_needs_qlora",
         "finetune",

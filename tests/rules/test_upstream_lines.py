@@ -48,6 +48,7 @@ OF_LAUNCH = (
     "flash_needs_gpu",
     "ignored_flag",
     "lora_init_splits_weights",
+    "packing_flag",
     "server_gpus_unused",
     "vllm_correction",
 )
@@ -59,8 +60,6 @@ REFUSED_BY_LAUNCH = {
         "fsdp",
         "fsdp_config",
         "generation_batch_size",
-        "packing",
-        "padding_free",
         "reward_funcs",
         "reward_model_name_or_path",
         "reward_weights",

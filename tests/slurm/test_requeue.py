@@ -258,9 +258,9 @@ def test_a_restart_with_nothing_to_resume_starts_over(tmp_path: Path) -> None:
     steps = [{"schema_version": 1, "step": step, "loss": 1.0, "seconds": 400.0} for step in (1, 2)]
     (fresh.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)), encoding="utf-8")
     assert plan_restart(fresh, messages.append).config.restart
-    assert "13:20 of training), with no checkpoint yet" in messages[0] and messages[0].endswith(
-        "it starts over"
-    )
+    assert "13 min 20 s of training), with no checkpoint yet" in messages[0] and messages[
+        0
+    ].endswith("it starts over")
 
 
 def test_the_lock_of_a_machine_that_died_is_waited_for(

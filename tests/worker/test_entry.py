@@ -217,7 +217,7 @@ def test_without_a_supervisor_output_stays_where_it_was(
         ),
         (
             ["--option", "subst=1", "--entry", "trl.scripts.sft"],
-            "unknown option 'subst'; known are chat_template, ",
+            "unknown option 'subst'; known are adapter_init, chat_template, ",
         ),
         (
             ["--option", "continue_adapter=1", "--entry", "trl.scripts.dpo"],

@@ -38,6 +38,7 @@ def test_the_ids_of_the_options_are_stable() -> None:
             "mixture",
             "chat_template",
             "continue_adapter",
+            "adapter_init",
             "early_stop",
             "samples",
             "verifier",

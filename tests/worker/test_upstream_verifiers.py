@@ -56,6 +56,7 @@ def test_an_unknown_name_is_found_which_upstream_would_reward_with_0(tmp_path: P
     assert problem.startswith("row 5 names the verifier 'gsm8'; known are gsm8k, math, strict_math")
 
 
+@pytest.mark.thorough
 def test_references_that_its_verifier_refuses(tmp_path: Path) -> None:
     problem = str(prove(tmp_path, RIGHT[:2], reference="no number").problem)
     assert problem.startswith("0 of 2 reference answers pass `gsm8k`")

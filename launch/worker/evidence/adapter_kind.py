@@ -98,14 +98,18 @@ def _find_parameters(model: Any, requested: str) -> str:
     """Return those of the requested names that an adapter is put around. PEFT matches the end of a
     parameter's name.
     """
-    adapted = set()
+    adapted: set[str] = set()
     for path, module in model.named_modules():
         if hasattr(module, "parameter_name") and getattr(module, "lora_A", None):
             plain = path.replace(".base_layer", "")
             adapted.add(f".{plain}.{module.parameter_name}")
     names = requested.split(",")
-    present = [name for name in names if any(path.endswith(f".{name}") for path in adapted)]
+    present = [name for name in names if _ends_a_path(name, adapted)]
     return ",".join(present) or "none"
+
+
+def _ends_a_path(name: str, paths: set[str]) -> bool:
+    return any(path.endswith(f".{name}") for path in paths)
 
 
 def _check_init(layers: list[Any], requested: str, step: int) -> Evidence:

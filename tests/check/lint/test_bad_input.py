@@ -133,7 +133,7 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
     path.write_text(GOOD + line * int(megabytes * 1e6 / len(line)))
     start = time.process_time()
     checked = check_file(path, checker)
-    assert time.process_time() - start < 5  # quadratic would be many minutes
+    assert time.process_time() - start < 15  # quadratic would be many minutes
     assert checked.verdicts[0].ok is False
 
 
@@ -144,7 +144,7 @@ def test_many_unknown_flags(tmp_path: Path, checker: CommandChecker) -> None:
         tmp_path, f"python open_instruct/finetune.py {flags} --sed 1\n", checker=checker
     )
     # argparse alone, given all of them at once, takes longer
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 15
     assert (len(verdict.problems), values_of(str(verdict.problems[-1].cure))) == (
         5_001,
         ["--seed"],
@@ -186,7 +186,7 @@ def test_variables_of_many_words_used_often(
     path.write_text(text + GOOD)
     start = time.process_time()
     checked = check_file(path, checker)
-    assert time.process_time() - start < 15
+    assert time.process_time() - start < 45
     assert checked.verdicts[0].line == text.count("\n") + 1
 
 

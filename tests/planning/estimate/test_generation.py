@@ -160,6 +160,4 @@ def test_continuous_batching_takes_half_of_what_is_free() -> None:
         and forecast.setting.generation.card_gib == CARD
     )
     unknown = forecast_memory(planned(*overrides), {}, card=None, lengths=None, flash=True)
-    assert (
-        unknown.why == "continuous batching takes a share of the card: set cluster.gpu_memory=GIB"
-    )
+    assert unknown.why == "continuous batching takes a share of the GPU: set cluster.gpu_memory=GIB"

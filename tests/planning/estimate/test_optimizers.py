@@ -9,8 +9,9 @@ import pytest
 from launch.check.machine.memory import state_bytes
 from launch.errors import UserError
 from launch.planning.estimate.cards import CardMemory
-from launch.planning.estimate.forecast import MemoryForecast, forecast_memory, planned_optimizer
+from launch.planning.estimate.forecast import MemoryForecast, forecast_memory
 from launch.planning.estimate.optimizers import factored_bytes
+from launch.planning.estimate.planned_setting import planned_optimizer
 from launch.planning.estimate.shape import ModelShape
 from tests.conftest import planned
 

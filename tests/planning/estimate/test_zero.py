@@ -15,7 +15,7 @@ from launch import resources
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.thorough), 3])
 def test_what_a_rank_holds(stage: int) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     script = ["-m", "tests.planning.estimate.zero_memory", str(stage)]
