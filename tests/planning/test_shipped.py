@@ -68,7 +68,7 @@ def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(
 ) -> None:
     recipe = ["recipe.chat_template=null"] if trainer == "trl_dpo" else []
     if stage.startswith("demo") and width == {"gpus": 8}:
-        recipe.append("recipe.per_device_batch_size=1")
+        recipe.append("recipe.per_device_batch_size=2")
     plan = build_plan(
         composed_at(width, f"stage={stage}", f"trainer={trainer}", *recipe), fixed_machine()
     )
