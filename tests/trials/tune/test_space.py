@@ -80,7 +80,7 @@ def test_a_flag_that_is_held_is_what_is_predicted() -> None:
     assert "recipe.gradient_checkpointing" in off.held and {
         candidate.checkpointing for candidate in off.candidates
     } == {False}
-    packing = ("flags.packing=true", "allow=[refused_flag]")
+    packing = ("flags.packing=true", "allow=[packing_flag]")
     packed = space("stage=sft", "gpus=8", *packing, "recipe.per_device_batch_size=2")
     assert {candidate.packing for candidate in packed.candidates} == {Packing.flatten}
     allowed = "allow=[flag_over_recipe]"
