@@ -112,11 +112,15 @@ def test_an_adapter_is_trained_and_merged(home: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_is_scored_against_its_start(trained_demo: Path) -> None:
-    words = ("stage=demo_kto", "model.path=runs/demo/sft", "name=scored", "evaluate=true")
-    done = launch_in(trained_demo, *words)
+def test_a_run_is_scored_against_its_start(home: Path) -> None:
+    """After the demo's SFT, the answer alone becomes likelier, and more answers are right."""
+    words = ("pipeline=demo,demo_kto", "name=scored", "report=false", "demo:trainer=trl_sft")
+    done = launch_in(home, *words, "recipe.checkpoint_steps=null", "demo_kto:evaluate=true")
     assert done.returncode == 0, done.stdout + done.stderr
-    run = trained_demo / "runs" / "demo_kto" / "scored"
+    run = home / "runs" / "demo_kto" / "scored"
     tasks = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["tasks"]
-    verdicts = {task["task"]: task["verdict"] for task in tasks}
-    assert verdicts["demo_pairs"] == "better"
+    models = {task["task"]: task["models"] for task in tasks}
+    for name in ("demo_pairs", "demo_all"):
+        base, sft, kto = models[name]
+        assert base["model"] == "base" and kto["verdict_against_previous"] == "better"
+        assert kto["score"] >= sft["score"] + 0.1
