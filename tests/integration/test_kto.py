@@ -30,6 +30,7 @@ def judged(run: Path) -> dict[str, Any]:
     return {item["what"]: item for item in items}
 
 
+@pytest.mark.thorough
 def test_every_setting_of_a_run_is_proven_and_its_rewards_and_kl_are_shown(home: Path) -> None:
     """The rows have one label after the other, and `data.validation` holds some of them out."""
     rows = []
@@ -96,7 +97,6 @@ def test_a_killed_run_goes_on_to_the_same_losses(home: Path) -> None:
     assert (whole / model).read_bytes() == (cut / model).read_bytes()
 
 
-@pytest.mark.thorough
 def test_an_adapter_is_trained_and_merged(home: Path) -> None:
     words = ("stage=demo_kto", "recipe.lora.rank=4", "recipe.max_steps=3", "name=lora", *FEW)
     done = launch_in(home, *words)
@@ -105,6 +105,7 @@ def test_an_adapter_is_trained_and_merged(home: Path) -> None:
     evidence = judged(run)
     names = ("lora", "lora_alpha", "lora_targets", "base_dtype", "first_update", "first_loss")
     assert {evidence[name]["verdict"] for name in names} == {"proven"}
+    assert {name for step in records(run / "metrics.jsonl") for name in step} >= METRICS
     done = launch_in(home, "merge", "demo_kto/lora")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((run / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
