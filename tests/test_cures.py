@@ -40,6 +40,7 @@ KINDS = {
     "dpo_tune_cache": "dpo",
     "dpo": "dpo",
     "trl_dpo": "dpo",
+    "trl_kto": "kto",
     "reward_modeling": "rm",
 }
 SETTINGS = """

@@ -16,6 +16,7 @@ import psutil
 from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
 from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
+from launch.config.kinds import KINDS
 from launch.config.line import CommandLine
 from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.config.yaml_nodes import load_yaml
@@ -287,13 +288,13 @@ def _choose_trainer(data: DraftedData) -> str | None:
     """Return TRL's trainer for plain text, for marked answers, or if open-instruct is missing; None
     to keep the stage's trainer.
 
-    TRL's trainer is not used for a reward model, and RLVR has no other.
+    A reward model has open-instruct's trainer alone, KTO and RLVR have TRL's already.
     """
     if data.is_text or data.train_on == TrainOn.marked:
         return "trl_sft"
-    if find_checkout(None, os.environ, ROOT) is not None or data.kind in (Kind.rm, Kind.rlvr):
+    if find_checkout(None, os.environ, ROOT) is not None or data.kind not in (Kind.sft, Kind.dpo):
         return None
-    return f"trl_{data.kind}"
+    return KINDS[data.kind].trainer
 
 
 _NETWORK_FILE_SYSTEM = re.compile(

@@ -7,6 +7,7 @@ Hydra takes the rest of their line.
 from __future__ import annotations
 
 from launch.commands.arguments import VerbParser, number
+from launch.config.kinds import KINDS
 
 MAX_SAMPLES = 1000  # maximum number of samples of each data set in `preview`
 
@@ -49,8 +50,8 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
     parser.add("--model", metavar="MODEL", help=model)
     after = "start from the model of this run; or of this stage, in a pipeline with it"
     parser.add("--after", metavar="RUN_OR_STAGE", help=after)
-    kinds = "sft, dpo, rlvr or rm, a reward model; default: by the rows"
-    parser.add("--kind", metavar="KIND", choices=("sft", "dpo", "rlvr", "rm"), help=kinds)
+    kinds = "sft, dpo, kto, rlvr or rm, a reward model; default: by the rows"
+    parser.add("--kind", metavar="KIND", choices=tuple(KINDS), help=kinds)
     verifier = (
         "what scores the answers of RLVR: your function as PATH.py:FUNCTION, or exact, math, "
         "ifeval, rows; default: by the rows"

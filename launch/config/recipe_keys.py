@@ -77,7 +77,8 @@ class Precision(StrEnum):
 
 
 # The reasons of a key that only trainers of one kind have.
-_ONLY_RLVR = {"SFT DPO RM": "only RLVR samples answers"}
+_ONLY_RLVR = {"SFT DPO KTO RM": "only RLVR samples answers"}
+_ONLY_KTO = {"SFT DPO RM RLVR": "only the rows of KTO have labels"}
 _NO_EVALUATION = "it does not evaluate while it trains"
 _ONLY_IN_RUN_FOLDER = {"*": "it changes no step; the run folder shows it"}
 _SCHEDULES = {
@@ -224,7 +225,7 @@ class LoraConfig:
         flags={"trl_sft": {"null": {}, "pissa": {}, "olora": {}}},  # the option adapter_init
         unsupported_because={
             "trl_sft": "launch has pissa and olora",
-            "trl_dpo trl_grpo": "its reference is the model without the adapter, and these starts "
+            "trl_dpo trl_kto trl_grpo": "its reference is the model without the adapter, and these starts "
             "change that model",
             **_PLAIN_LORA,
         },
@@ -544,6 +545,7 @@ class RecipeConfig:
             "(olmo_core_finetune.py:232)",
             "trl_dpo": "TRL 1.16 takes padding_free for DPO and pads all the same "
             "(trl/trainer/dpo_trainer.py:733)",
+            "trl_kto": "KTOTrainer pads (trl/trainer/kto_trainer.py:180)",
             "trl_grpo": "GRPOTrainer pads (trl/trainer/grpo_trainer.py)",
             "ray": "it always packs, and a step has the same completions all the same "
             "(data_loader.py:410)",
@@ -585,6 +587,7 @@ class RecipeConfig:
             "dpo": "dpo.py weighs each micro batch of pairs by its tokens "
             "(olmo_core_train_modules.py:236) and has no other way",
             "DPO": "DPO averages over pairs, each of which counts the same",
+            "KTO": "KTO averages over rows, which the weights of their labels weigh",
             "olmo_core_finetune": "OLMo-core takes the mean over each rank's tokens (olmo_core "
             "train_module.py:402) and has no other way",
             "RM": "a reward model's loss is a mean over pairs",
@@ -597,7 +600,7 @@ class RecipeConfig:
     liger: bool = key(
         False,
         help="use Liger's fused Triton kernels, which take less memory; on GPUs only",
-        flags={"finetune dpo_tune_cache trl_sft trl_dpo": "use_liger_kernel"},
+        flags={"finetune dpo_tune_cache trl_sft trl_dpo trl_kto": "use_liger_kernel"},
         unsupported_because={
             "dpo": "dpo.py accepts use_liger_kernel and never reads it",
             "olmo_core_finetune": "its kernels are OLMo-core's own",
@@ -691,7 +694,7 @@ class RecipeConfig:
         None,
         COUNT,
         help="optimizer steps between evaluations on data.validation; null: at the end only",
-        flags={"trl_sft trl_dpo": "eval_steps"},
+        flags={"trl_sft trl_dpo trl_kto": "eval_steps"},
         unsupported_because={
             "trl_grpo": "a GRPO loss on held-out rows says nothing; `launch eval` scores the model",
             "ray": "flags.local_eval_every samples an evaluation of its own",
@@ -709,7 +712,7 @@ class RecipeConfig:
         "checkpoint is kept; null: never",
         flags={
             # and the option early_stop
-            "trl_sft trl_dpo": {"null": {}, "*": {"load_best_model_at_end": True}}
+            "trl_sft trl_dpo trl_kto": {"null": {}, "*": {"load_best_model_at_end": True}}
         },
         unsupported_because={
             "trl_grpo": "a GRPO loss is 0 by construction, so it has no best step",
@@ -723,7 +726,7 @@ class RecipeConfig:
         None,
         COUNT,
         help="optimizer steps between recorded answers to three fixed prompts; null: none",
-        flags={"trl_sft trl_dpo trl_grpo": {"*": {}}},  # the option samples
+        flags={"trl_sft trl_dpo trl_kto trl_grpo": {"*": {}}},  # the option samples
         unsupported_because={
             "RM": "a reward model generates no text",
             "ray": "its process is not watched from within",
@@ -734,9 +737,9 @@ class RecipeConfig:
     beta: float | None = key(
         None,
         POSITIVE,
-        help="DPO's weight of staying close to the starting model: 0.1 is usual with loss=dpo, "
-        "5 with dpo_norm; null: the trainer's default",
-        flags={"DPO": "beta"},
+        help="DPO's and KTO's weight of staying close to the starting model: 0.1 is usual, 5 with "
+        "loss=dpo_norm; null: the trainer's default",
+        flags={"DPO KTO": "beta"},
         unsupported_because={
             "SFT": "the loss of SFT has none",
             "RM": "the loss of a reward model has none",
@@ -744,10 +747,37 @@ class RecipeConfig:
         },
         proof=Proof("beta", "the rewards of the first pairs, or what TRL's loss reads"),
     )
+    desirable_weight: float | None = key(
+        None,
+        NOT_NEGATIVE,
+        help="weight of the good answers in KTO's loss; times their number it should be 1 to 1.33 "
+        "times that of the bad ones; null: 1",
+        flags={"KTO": "desirable_weight"},
+        unsupported_because=_ONLY_KTO,
+        proof=Proof("desirable_weight", "what TRL's loss reads"),
+        other_names={
+            "axolotl": "kto_desirable_weight",
+            "trl": "desirable_weight",
+            "llama_factory": "kto_chosen_weight",
+        },
+    )
+    undesirable_weight: float | None = key(
+        None,
+        NOT_NEGATIVE,
+        help="weight of the bad answers in KTO's loss; null: 1",
+        flags={"KTO": "undesirable_weight"},
+        unsupported_because=_ONLY_KTO,
+        proof=Proof("undesirable_weight", "what TRL's loss reads"),
+        other_names={
+            "axolotl": "kto_undesirable_weight",
+            "trl": "undesirable_weight",
+            "llama_factory": "kto_rejected_weight",
+        },
+    )
     loss: str | None = key(
         None,
-        help="loss function. DPO: dpo, dpo_norm (log-probs per token), ...; RLVR: grpo, dapo, "
-        "...; null: the trainer's default",
+        help="loss function. DPO: dpo, dpo_norm (log-probs per token), ...; KTO: kto, ...; RLVR: "
+        "grpo, dapo, ...; null: the trainer's default",
         flags={
             "dpo": {"dpo": {"loss_type": "dpo"}, "dpo_norm": {"loss_type": "dpo_norm"}},
             "dpo_tune_cache": {
@@ -758,6 +788,10 @@ class RecipeConfig:
             "trl_dpo": {
                 "dpo": {"loss_type": ["sigmoid"]},
                 "dpo_norm": {"loss_type": ["sigmoid_norm"]},
+            },
+            "trl_kto": {
+                "kto": {"loss_type": "kto"},
+                "apo_zero_unpaired": {"loss_type": "apo_zero_unpaired"},
             },
             "trl_grpo": {
                 "grpo": {"loss_type": "grpo"},
@@ -774,6 +808,7 @@ class RecipeConfig:
             "(dpo_utils.py:599)",
             "trl_dpo": "launch maps dpo and dpo_norm; TRL's other losses are set with "
             "flags.loss_type=[NAME]",
+            "trl_kto": "TRL has no other loss for labels (trl/trainer/kto_config.py:198)",
             "trl_grpo": "TRL's other losses are set with flags.loss_type",
             "SFT RM": "only DPO has a choice of losses",
         },

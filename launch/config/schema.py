@@ -22,12 +22,14 @@ from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneCo
 
 
 class Kind(StrEnum):
-    """What a stage optimises: supervised fine-tuning, direct preference optimisation, a reward
-    model, or answers that a verifier rewards.
+    """What a stage optimises: supervised fine-tuning, direct preference optimisation, answers with
+    a label each, a reward model, or answers that a verifier rewards. Its row is in
+    launch/config/kinds.py.
     """
 
     sft = "sft"
     dpo = "dpo"
+    kto = "kto"
     rm = "rm"
     rlvr = "rlvr"
 
@@ -187,16 +189,18 @@ class SystemTurns(StrEnum):
 
 @dataclass
 class DataConfig:
-    # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
+    # sft: chats; dpo and rm: preference pairs; kto: chats with a label; rlvr: prompts with a ground
+    # truth
     kind: Kind = MISSING
     # data sets to train on: '[{name: NAME, share: 0.5}, ...]'
     mix: list[MixConfig] = field(default_factory=list)
     fraction: float = POSITIVE.of(1.0)  # every entry's share is multiplied by it
-    # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
+    # `demo_chats`, `demo_preferences`, `demo_labels` or `demo_prompts`: built if missing
     build: str | None = None
     # format of the rows of local files; auto: recognised by their columns
     format: DataFormat = DataFormat.auto
-    # columns of local rows with names of their own, by the name that launch knows
+    # columns of local rows with names of their own, by the name that launch knows; of a label also
+    # its texts, the good one first: NAME:GOOD/BAD
     columns: dict[str, str] = field(default_factory=dict)
     # what happens to local rows that can't be used; `skip` leaves them out, and records how many
     bad_rows: BadRows = BadRows.refuse
@@ -235,7 +239,7 @@ class TrainerConfig:
     memory_model: bool = False  # launch/planning/estimate covers it
     # the loss is computed without the logits of a whole micro batch (with recipe.liger)
     fuses_loss: bool = False
-    live_reference: bool = False  # DPO's reference model is in memory and runs in each step
+    live_reference: bool = False  # the reference model is in memory and runs in each step
     # a pair's weight in the loss depends on the tokens of its micro batch
     weighs_pairs: bool = False
     # steps between checkpoints without recipe.checkpoint_steps; null: none

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launch.config.schema import DataFormat
+from launch.config.schema import DataFormat, Kind
+from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, groups_of_pair
 from launch.data.prompts import CHATS, CONTEXTS, EMPTY, PROMPTS, SYSTEMS, find_filled
 from launch.data.row_errors import RowError, describe_type
@@ -18,7 +19,6 @@ TOOLS = ("tools", "functions")  # the definitions of tools, which chat templates
 REASONING = ("reasoning_content", "thinking")  # what the model thinks before its answer
 # columns of other tools that a stage may not learn from, and those that it has no use for
 MEDIA = ("images", "videos", "audios")
-LABELS = ("label", "kto_tag")
 KNOWN = frozenset(
     (
         *CHATS,
@@ -65,13 +65,16 @@ _GROUPS: Mapping[DataFormat, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
+def columns_of(row: Mapping[str, object], form: DataFormat, kind: Kind) -> tuple[str, ...]:
     """Return the columns that the conversion of this row reads, in the order of the row.
 
     Of a group that no column of the row fills, the first empty one is listed.
     """
     names = set()
-    for group in _groups_of(row, form):
+    groups = _groups_of(row, form)
+    if kind == Kind.kto:
+        groups = (*groups, LABELS)
+    for group in groups:
         name = find_filled(row, group)
         if group == REASONING:
             name = find_reasoning(row)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
 from launch.data.columns import TEXT, columns_of, rename_columns, rename_path, unfold
 from launch.data.formats import convert, describe_conversion, ends_with_answer, recognise
+from launch.data.labels import LabelColumn, LabelCount, own_names
 from launch.data.marks import MarkCount
 from launch.data.padding import Padding
 from launch.data.rendered import RenderedRows
@@ -45,6 +47,7 @@ class Conversion:
     rendered: RenderedRows = field(default_factory=RenderedRows)
     merged: int = 0  # rows whose system turn was put into the first user turn
     marks: MarkCount = field(default_factory=MarkCount)
+    labels: LabelCount = field(default_factory=LabelCount)
     answered: int = 0  # rows of prompts whose final answer is left out
 
     def __post_init__(self) -> None:
@@ -57,8 +60,8 @@ class Conversion:
         skipped.
 
         Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
-        data_marks, data_no_answer, data_pair, data_mixed, data_not_parsed; for more than
-        MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
+        data_marks, data_no_answer, data_pair, data_label, data_mixed, data_not_parsed; for more
+        than MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
         """
         used = 0
         for file in files:
@@ -68,6 +71,16 @@ class Conversion:
                     yield row
         if self.problems and not (self.data.skips and used):
             raise UserError(self._refusals(used))
+
+    @cached_property
+    def _columns(self) -> Mapping[str, str]:
+        """The rows' own names of columns, by those that launch knows."""
+        return own_names(self.data.columns)
+
+    @cached_property
+    def _label(self) -> LabelColumn:
+        """The column that data.columns names for the label, and its texts."""
+        return LabelColumn.named_in(self.data.columns)
 
     @property
     def skipped(self) -> str | None:
@@ -101,6 +114,7 @@ class Conversion:
             merged,
             answered,
             self.marks.note(),
+            self.labels.note(),
             self.rendered.note(),
             *self.unused.notes(),
             self.padding.note(),
@@ -131,7 +145,7 @@ class Conversion:
             try:
                 if isinstance(row.value, Finding):
                     raise RowError(row.value.message, row.value.cure, row.value.id)
-                named = rename_columns(row.value, self.data.columns)
+                named = rename_columns(row.value, self._columns)
                 if row.padded:
                     known = padded.get(row.padded)
                     if known is None:
@@ -141,7 +155,7 @@ class Conversion:
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
                 columns = self._convert(named, form)
-                used = columns_of(named, form)
+                used = columns_of(named, form, self.data.kind)
             except RowError as error:
                 if form == DataFormat.auto:
                     unknown += 1
@@ -152,6 +166,7 @@ class Conversion:
             description = describe_conversion(form, used, self.data.kind)
             self.formats[description] = self.formats.get(description, 0) + 1
             self.marks.add(columns)
+            self.labels.add(columns)
             if form != DataFormat.text:  # whose marks are learnt as they stand
                 self.rendered.add(_texts(columns), row.place)
             self.unused.add(named, used, _texts(columns))
@@ -165,7 +180,14 @@ class Conversion:
     def _convert(self, named: Mapping[str, object], form: DataFormat) -> dict[str, Any]:
         """Return the row as the trainer reads it. Raises RowError."""
         data = self.data
-        columns = convert(named, form, data.kind, data.train_on, needs_truth=data.needs_truth)
+        columns = convert(
+            named,
+            form,
+            data.kind,
+            data.train_on,
+            needs_truth=data.needs_truth,
+            label=self._label,
+        )
         if self.data.merges_system_turns:
             columns, is_merged = merge_system_turns(columns)
             self.merged += is_merged
@@ -180,7 +202,7 @@ class Conversion:
 
     def _rename_paths(self, padded: frozenset[KeyPath]) -> frozenset[KeyPath]:
         """Return the paths of the columns that launch knows, with the names that it knows."""
-        renamed = (rename_path(path, self.data.columns) for path in padded)
+        renamed = (rename_path(path, self._columns) for path in padded)
         return frozenset(path for path in renamed if path is not None)
 
     def _mixed_formats(self, row: Row, form: DataFormat) -> Finding | None:
@@ -192,7 +214,7 @@ class Conversion:
         if not is_known or not isinstance(row.value, dict):
             return None
         try:
-            other = recognise(unfold(rename_columns(row.value, self.data.columns)), self.data.kind)
+            other = recognise(unfold(rename_columns(row.value, self._columns)), self.data.kind)
         except RowError:
             return None
         if other == form:

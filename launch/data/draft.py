@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind, TrainOn
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
 from launch.data.columns import rename_columns, unfold
+from launch.data.labels import LARGEST_RATIO, balance_weights, measure_balance, own_names
 from launch.data.rl_draft import choose_verifier, draft_steps, draft_verifier
 from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
@@ -27,18 +29,9 @@ _STEPS = 20  # optimizer steps of an epoch that a small data set should have
 # Optimizer steps after which the demo's model answers the rows of a small data set: 16 questions need
 # about 600 steps of one row.
 _DEMO_STEPS = 600
-_NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model", Kind.rlvr: "RLVR"}
-# the stage of the demo's model, which has no reward model
-_DEMO_STAGES = {Kind.sft: "demo", Kind.dpo: "demo_dpo", Kind.rlvr: "demo_rlvr"}
 _DEVICE_COMMENT = "gpus=N on the command line trains on GPUs in spite of this line"
 _TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
-_BASES = {
-    "sft": "the Tulu 3 SFT recipe",
-    "dpo": "the Tulu 3 DPO recipe",
-    "rm": "the Tulu 3 reward model's recipe",
-    "rlvr": "the Tulu 3 RLVR recipe",
-    **dict.fromkeys(("demo", "demo_dpo", "demo_rlvr"), "a tiny model on one CPU process"),
-}
+_OF_DEMO = "a tiny model on one CPU process"
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ def read_for_draft(
     verifier: str | None = None,
 ) -> DraftedData:
     """Read up to MAX_ROWS rows of the format `form`. Without a `kind`, pairs are for a DPO stage,
-    prompts without an answer for RLVR, and other rows for SFT.
+    answers with a label for KTO, prompts without an answer for RLVR, and other rows for SFT.
 
     `verifier` is that of RLVR; without it the first row decides which one fits.
 
@@ -75,7 +68,7 @@ def read_for_draft(
         raise refusal("data_empty", "the file has no rows", str(files[0]))
     row = _columns_of_row(first, columns)
     if kind is None:
-        kind = choose_kind(row, verifier, first.place)
+        kind = choose_kind(row, verifier, first.place, columns)
     if kind == Kind.rlvr and verifier is None:
         verifier = choose_verifier(row, Path.cwd())
     data = LocalData(
@@ -114,7 +107,7 @@ def _read_answers(data: LocalData) -> tuple[DataStructure, TrainOn]:
 def _columns_of_row(first: Row, columns: Mapping[str, str]) -> Mapping[str, object]:
     """Return the first row with the names that launch knows; {} for what is no row."""
     try:
-        return unfold(rename_columns(first.value, columns))
+        return unfold(rename_columns(first.value, own_names(columns)))
     except RowError:  # the reading of all rows names it
         return {}
 
@@ -127,7 +120,7 @@ def draft_of_hub(
     verifier: str | None = None,
 ) -> DraftedData:
     """Return a data set of the hub, whose rows are not read."""
-    why = f"the trainer reads it from the hub; it is taken for data of {_NAMES[kind]} (--kind)"
+    why = f"the trainer reads it from the hub; it is taken for data of {KINDS[kind].name} (--kind)"
     structure = DataStructure((Path(name),), 0, False, None, not_read_because=why)
     if kind == Kind.rlvr and verifier is None:
         verifier = BY_ROW  # as in the mixtures of the hub
@@ -157,10 +150,9 @@ def draft_stage(
         context: the number of positions of the model; None if it is unknown.
         lacks_template: whether the model's tokenizer has no chat template.
     """
-    is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
-    base = data.kind.value
-    if is_demo:
-        base = _DEMO_STAGES[data.kind]
+    row = KINDS[data.kind]
+    is_demo = group == "demo" and row.demo is not None  # the demo has no reward model
+    base = row.demo if is_demo and row.demo else data.kind.value
     lines = [
         f"# yaml-language-server: $schema=./{SCHEMA_FILE}",
         "# @package _global_",
@@ -174,8 +166,9 @@ def draft_stage(
         reason = "plain text needs it"
     elif data.train_on == TrainOn.marked:
         reason = "marks of answers need it"
-    lines += _draft_defaults(base, None if is_demo else group, trainer, reason)
-    learnt = "continued training" if data.is_text else _NAMES[data.kind]
+    about = _OF_DEMO if is_demo else row.recipe
+    lines += _draft_defaults(f"{base} # {about}", None if is_demo else group, trainer, reason)
+    learnt = "continued training" if data.is_text else row.name
     description = write_scalar(f"{learnt} on {data.path.name}")
     lines += [
         "",
@@ -198,7 +191,7 @@ def draft_stage(
 
 def _draft_defaults(base: str, group: str | None, trainer: str | None, reason: str) -> list[str]:
     """Return the lines of the defaults list; `reason` is why the trainer is another one."""
-    lines = ["defaults:", f"  - {base} # {_BASES[base]}; the keys below replace its own"]
+    lines = ["defaults:", f"  - {base}; the keys below replace its own"]
     if group:
         lines.append(f"  - override /model: {group}")
     if trainer:
@@ -265,7 +258,7 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
         assert data.verifier is not None
         steps = draft_steps(shipped, prompts, is_demo=is_demo, context=context)
         return [draft_verifier(data.verifier), *steps]
-    unit = "samples" if data.kind == Kind.sft else "pairs"
+    unit = f"{KINDS[data.kind].unit}s"
     batch = shipped["global_batch_size"]
     comment = f"{unit} in an optimizer step"
     if is_size_known:
@@ -294,12 +287,29 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
             f"  epochs: {epochs}",
             f"  max_steps: {max_steps} # about a minute, whatever `epochs` is; null trains those",
         ]
+    lines += _draft_weights(data)
     lines += _draft_limits(shipped, context)
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
         interval = shipped["checkpoint_steps"]
         effect = "steps between two checkpoints, as here; null saves the model at the end only"
         lines.append(f"  # checkpoint_steps: {interval} # {effect}")
     return lines
+
+
+def _draft_weights(data: DraftedData) -> list[str]:
+    """Return the line of the weight that balances KTO's labels; none where they are balanced, or where
+    they were not counted.
+    """
+    labels = data.structure.labels
+    if labels is None or not labels.good or not labels.bad:
+        return []
+    ratio = measure_balance(labels, 1.0, 1.0)
+    if 1 <= ratio <= LARGEST_RATIO:
+        return []
+    key, weight = balance_weights(labels)
+    rows = f"{labels.good:,} good answers, {labels.bad:,} bad"
+    comment = f"{rows}: the good should weigh 1 to {LARGEST_RATIO} times the bad"
+    return [f"  {key}: {weight:g} # {comment}"]
 
 
 def _draft_limits(shipped: Mapping[str, Any], context: int | None) -> list[str]:

@@ -11,10 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind, TrainOn
+from launch.data import labels
 from launch.data.columns import (
     COMPLETIONS,
-    LABELS,
     MEDIA,
     REASONING,
     TEXT,
@@ -22,6 +23,7 @@ from launch.data.columns import (
     find_reasoning,
     has_instruction,
 )
+from launch.data.labels import LabelColumn
 from launch.data.marks import take_marks
 from launch.data.pairs import convert_pair, is_pair
 from launch.data.prompts import (
@@ -42,19 +44,14 @@ from launch.data.row_errors import RowError, describe_type, read_text
 from launch.data.tools import read_tools
 from launch.data.truths import find_truth, read_truth
 from launch.data.turns import Message, check_messages
-from launch.data.unknown import EXPECTED, explain_unknown, refuse_choices
+from launch.data.unknown import explain_unknown, refuse_choices
 
-# what a kind of stage trains on, and which columns its rows may have
-_CONVERTED = {
-    Kind.sft: "messages",
-    Kind.dpo: "chosen and rejected",
-    Kind.rm: "chosen and rejected",
-    Kind.rlvr: "prompt, ground_truth and the other columns",
-}
-# the kinds of stage that a format trains; a format that is not listed trains SFT stages
+# the kinds of stage that a format trains; a format that is not listed trains those of answers
+_OF_ANSWERS = tuple(kind for kind, row in KINDS.items() if row.has_answers)
 _TRAINED_KINDS = {
     DataFormat.preference: (Kind.dpo, Kind.rm),
     DataFormat.prompts: (Kind.rlvr,),
+    DataFormat.text: (Kind.sft,),
 }
 
 
@@ -63,9 +60,9 @@ def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     names = {name for name, value in row.items() if value is not None}
     if kind == Kind.rlvr and not names.isdisjoint((*PROMPTS, *CHATS, "instruction")):
         return DataFormat.prompts
-    if kind in (Kind.dpo, Kind.rm) and is_pair(names):
+    if KINDS[kind].is_paired and is_pair(names):
         return DataFormat.preference
-    if kind != Kind.sft:
+    if not KINDS[kind].has_answers:
         raise explain_unknown(row, kind)
     chat_column = find_column(row, CHATS)
     if chat_column:
@@ -99,22 +96,24 @@ def convert(
     train_on: TrainOn = TrainOn.all,
     *,
     needs_truth: bool = True,
+    label: LabelColumn | None = None,
 ) -> dict[str, Any]:
     """Return the row as a trainer of `kind` reads it.
 
     It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages; or a `text`.
-    With `train_on` marked it also says of each message whether it is learnt. A row of prompts is
-    refused without a ground truth where `needs_truth`.
+    With `train_on` marked it also says of each message whether it is learnt. For KTO it also has a
+    `label`, which is read as `label` describes. A row of prompts is refused without a ground truth
+    where `needs_truth`.
 
     Raises RowError: data_columns, data_row, data_roles, data_marks, data_no_answer, data_pair,
-    no_ground_truth.
+    data_label, no_ground_truth.
     """
     if not isinstance(row, Mapping):
         raise RowError(f"the row is {describe_type(row)}; an object with named columns is expected")
     _refuse_media(row)
-    if kind not in _TRAINED_KINDS.get(form, (Kind.sft,)):
+    if kind not in _TRAINED_KINDS.get(form, _OF_ANSWERS):
         message = f"{form} rows can't train {kind} stages"
-        raise RowError(message, f"they need {EXPECTED[kind]}", "data_columns")
+        raise RowError(message, f"they need {KINDS[kind].expected}", "data_columns")
     if form == DataFormat.preference:
         return {**convert_pair(row), **_read_tools(row)}
     if form == DataFormat.prompts:
@@ -122,27 +121,30 @@ def convert(
     if form == DataFormat.text:
         value, column = first_value(row, (TEXT,))
         return {TEXT: read_text(value, column)}
-    _refuse_bad_answer(row)
+    if kind == Kind.sft:
+        labels.refuse_bad_answer(row)
     messages = _CONVERTERS[form](row)
     check_messages(messages)
+    if kind == Kind.kto:
+        labels.check_labelled(messages, _cure_beside_chat(row))
+        is_good = labels.read_label(row, label or LabelColumn())
+        return {"messages": messages, labels.LABEL: is_good, **_read_tools(row)}
     if not any(message["role"] == "assistant" for message in messages):
         reason = "no turn of the assistant: nothing in this row carries loss"
-        cure = "prompts without answers train RLVR (a stage of kind rlvr; `launch new --kind rlvr`)"
-        answer = find_filled(row, COMPLETIONS)
-        if answer:
-            cure = f"learn {answer!r} as its answer: data.columns.prompt={find_column(row, CHATS)}"
-        raise RowError(reason, cure, "data_no_answer")
+        prompts = (
+            "prompts without answers train RLVR (a stage of kind rlvr; `launch new --kind rlvr`)"
+        )
+        raise RowError(reason, _cure_beside_chat(row) or prompts, "data_no_answer")
     trained_turns = take_marks(messages, train_on)
     return {"messages": messages, **trained_turns, **_read_tools(row)}
 
 
-def _refuse_bad_answer(row: Mapping[str, object]) -> None:
-    """Refuse a row whose answer is marked as a bad one, as KTO's rows are. Raises RowError: data_row."""
-    for name in LABELS:
-        value = row.get(name)
-        if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
-            message = f"{name} is false: the answer is marked as one that must not be learned"
-            raise RowError(message, "set such rows apart for KTO, which no stage here trains")
+def _cure_beside_chat(row: Mapping[str, object]) -> str | None:
+    """Return the cure of a conversation without an answer beside which one stands; None without one."""
+    answer = find_filled(row, COMPLETIONS)
+    if not answer:
+        return None
+    return f"learn {answer!r} as its answer: data.columns.prompt={find_column(row, CHATS)}"
 
 
 def _refuse_media(row: Mapping[str, object]) -> None:
@@ -172,7 +174,7 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
         return "chat (messages), taken as it is"
     if form == DataFormat.text:
         return "text, every token of which is learnt"
-    return f"{form} ({', '.join(columns)}), converted to {_CONVERTED[kind]}"
+    return f"{form} ({', '.join(columns)}), converted to {KINDS[kind].converted}"
 
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:

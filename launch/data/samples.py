@@ -19,7 +19,7 @@ from launch.worker.wording import count_of
 class PairSide:
     """One sequence of a sample, token by token: a chat, or one side of a pair."""
 
-    name: str  # messages, chosen or rejected
+    name: str  # messages, chosen, rejected or completion
     ids: tuple[int, ...]
     pieces: tuple[str, ...]  # the text of each token
     loss: tuple[bool, ...] | None  # None where the loss is not on tokens (reward models)

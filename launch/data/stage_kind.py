@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from launch.config.schema import Kind
 from launch.data.columns import COMPLETIONS
 from launch.data.formats import ends_with_answer
+from launch.data.labels import LABEL, is_label
 from launch.data.pairs import is_pair
 from launch.data.prompts import CHATS, PROMPTS, find_column
 from launch.data.row_errors import RowError, path_of_text
@@ -28,8 +29,14 @@ _ANSWER = re.compile(
 _VERDICT = re.compile("better|choice|label|prefer|rank|rating|score|winner", re.IGNORECASE)
 
 
-def choose_kind(row: Mapping[str, object], verifier: str | None, place: str) -> Kind:
-    """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone.
+def choose_kind(
+    row: Mapping[str, object],
+    verifier: str | None,
+    place: str,
+    columns: Collection[str] = (),
+) -> Kind:
+    """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone, and a
+    label that `columns` names for KTO.
 
     Raises UserError (data_columns) for a row with an answer and a ground truth, which two kinds of
     stage fit, and for a prompt whose answers may stand in a column that launch does not know: they
@@ -40,6 +47,8 @@ def choose_kind(row: Mapping[str, object], verifier: str | None, place: str) -> 
     names = {name for name, value in row.items() if value is not None}
     if is_pair(names):
         return Kind.dpo
+    if LABEL in columns:
+        return Kind.kto
     has_answer = not names.isdisjoint(COMPLETIONS) or ends_with_answer(row)
     has_truth = find_truth(row) is not None
     if has_answer and has_truth:
@@ -55,7 +64,7 @@ def choose_kind(row: Mapping[str, object], verifier: str | None, place: str) -> 
         return Kind.rlvr
     # a conversation without an answer is refused by a stage that learns answers
     if has_answer or not asks or not names.isdisjoint(CHATS):
-        return Kind.sft
+        return Kind.kto if is_label(row) else Kind.sft
     answers = [name for name in row if _may_be_answer(name, row[name])]
     if answers:
         _refuse_answers(row, answers, place)

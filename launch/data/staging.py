@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.config.schema import Kind
 from launch.data.conversion import Conversion, find_heaviest
+from launch.data.labels import LabelCount, count_labels
 from launch.data.row_file import RowFile
 from launch.data.sources import (
     TRAIN_FILE,
@@ -42,6 +44,7 @@ class StagedRows:
     formats: Mapping[str, int]  # how the rows were converted -> rows
     shared: int = 0  # validation rows that are also trained on
     notes: tuple[str, ...] = ()  # rows that were left out, and one that outweighs all others
+    labels: LabelCount | None = None  # of the rows to train on; None without labels
 
     def describe(self) -> str:
         rows = "1 row" if self.train == 1 else f"{self.train:,} rows"
@@ -148,7 +151,8 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
     notes = conversion.notes(_line_sizes(train, data.folder))
     if held_out:
         notes += find_heaviest(_line_sizes(validation, data.folder), "held-out ")
-    staged = StagedRows(rows, held_out, conversion.formats, shared, tuple(notes))
+    labels = count_labels(train) if data.kind == Kind.kto else None
+    staged = StagedRows(rows, held_out, conversion.formats, shared, tuple(notes), labels)
     about = {
         **versioned(staged),
         "files": data.sources,

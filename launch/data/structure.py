@@ -8,21 +8,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind
 from launch.data.columns import TEXT
 from launch.data.conversion import Conversion
+from launch.data.labels import LabelCount
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
 from launch.worker.wording import count_of
 
 FIRST_ROWS = 200
-# The converted columns that hold a conversation, by the kind of stage.
-_CONVERSATIONS = {
-    Kind.sft: ("messages",),
-    **dict.fromkeys((Kind.dpo, Kind.rm), ("chosen", "rejected")),
-    Kind.rlvr: ("prompt",),
-}
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,7 @@ class DataStructure:
     turns: tuple[int, int] = (0, 0)  # least and largest number of turns in a row; 0 of plain text
     not_read_because: str | None = None  # None: the rows were read
     notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
+    labels: LabelCount | None = None  # of KTO's answers; None without labels
 
     def describe(self) -> str:
         """Describe the data in a line."""
@@ -80,7 +77,14 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     if not isinstance(data.validation, DataFiles):  # the held-out rows are from the same files
         held_out = staged.validation
     read = staged.train + (held_out or 0)
-    return replace(structure, read=read, all_=True, validation=held_out, notes=staged.notes)
+    return replace(
+        structure,
+        read=read,
+        all_=True,
+        validation=held_out,
+        notes=staged.notes,
+        labels=staged.labels,
+    )
 
 
 def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
@@ -112,6 +116,7 @@ def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
         roles=tuple(roles),
         turns=(min(turns), max(turns)),
         notes=tuple(notes),
+        labels=conversion.labels if data.kind == Kind.kto else None,
     )
 
 
@@ -125,7 +130,7 @@ def _note_held_out(data: LocalData, files: DataFiles, rows: int | None) -> list[
 
 def _texts_of(data: LocalData) -> tuple[str, ...]:
     """Return the converted columns that hold what is read."""
-    return (TEXT,) if data.format == DataFormat.text else _CONVERSATIONS[data.kind]
+    return (TEXT,) if data.format == DataFormat.text else KINDS[data.kind].conversations
 
 
 def _count_characters(columns: Mapping[str, Any], data: LocalData) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from launch.config.kinds import KINDS
 from launch.config.schema import Kind
 from launch.data.columns import COMPLETIONS, KNOWN, TEXT, VERIFIER_COLUMNS
 from launch.data.pairs import is_pair
@@ -13,41 +14,35 @@ from launch.data.rendered import find_mark
 from launch.data.row_errors import RowError
 from launch.data.turns import ROLE_KEYS, role_of
 
-# the columns that a kind of stage expects
-EXPECTED = {
-    Kind.sft: "messages, conversations, instruction and output, or prompt and completion",
-    **dict.fromkeys((Kind.dpo, Kind.rm), "chosen and rejected, with or without prompt"),
-    Kind.rlvr: "prompt or messages, and ground_truth",
-}
 _CHOICES = ("choices", "options")
 _LETTER = re.compile("[A-J]")
 
 
 def explain_unknown(row: Mapping[str, object], kind: Kind) -> RowError:
     """Return the error of a row whose columns are in no format that trains this kind of stage."""
-    if kind == Kind.sft and is_pair(set(row)):
-        message = "preference pairs can't train an sft stage"
+    if KINDS[kind].has_answers and is_pair(set(row)):
+        message = f"preference pairs can't train {kind} stages"
         return RowError(message, "use a dpo or rm stage", "data_columns")
     columns = [f"{name!r} (null)" if value is None else repr(name) for name, value in row.items()]
     names = ", ".join(columns) or "none"
     has_conversation = not set(row).isdisjoint((*CHATS, *COMPLETIONS))
-    if has_conversation and kind in (Kind.dpo, Kind.rm):
+    if has_conversation and KINDS[kind].is_paired:
         message = f"a {kind} stage needs pairs, and the columns are {names}"
-        return RowError(message, f"expected are {EXPECTED[kind]}", "data_columns")
+        return RowError(message, f"expected are {KINDS[kind].expected}", "data_columns")
     rows = _find_nested_rows(row, kind)
     transcript = _find_transcript(row)
     if find_column(row, ROLE_KEYS):
         cure = "each row is one turn: write the turns of a conversation as the list messages of one row"
     elif kind == Kind.sft and isinstance(row.get(TEXT), str):
         cure = "data.format=text learns plain text; conversations have columns of their own: "
-        cure += EXPECTED[kind]
+        cure += KINDS[kind].expected
     elif transcript:
         cure = f"{transcript!r} is a conversation in one text: split it into a list of messages"
     elif rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
     else:
         example = _example_of_columns(row, kind)
-        cure = f"expected are {EXPECTED[kind]}; name yours, as in {example}"
+        cure = f"expected are {KINDS[kind].expected}; name yours, as in {example}"
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
 
 
@@ -62,14 +57,14 @@ def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
     and launch knows none of them.
     """
     known = ("chosen", "rejected")
-    if kind == Kind.sft:
+    if KINDS[kind].has_answers:
         known = ("prompt", "completion")
     elif kind == Kind.rlvr:
         known = ("prompt", "ground_truth")
     names = ["MY_COLUMN", "OTHER_COLUMN"]
     leaves = dict(_leaves(row))
     conversations = [path for path, value in leaves.items() if _is_conversation(value)]
-    if kind == Kind.sft and conversations:
+    if KINDS[kind].has_answers and conversations:
         return f"data.columns.messages={conversations[0]}"
     texts = [path for path, value in leaves.items() if isinstance(value, str)]
     is_named = all(map(str.isidentifier, ".".join(texts).split(".")))
@@ -108,7 +103,7 @@ def _find_nested_rows(row: Mapping[str, object], kind: Kind) -> str | None:
 
 def _is_row(value: Mapping[str, object], kind: Kind) -> bool:
     names = {str(name).strip().lower() for name in value}
-    if kind in (Kind.dpo, Kind.rm):
+    if KINDS[kind].is_paired:
         return is_pair(names)
     is_chat = not names.isdisjoint(CHATS)
     return is_chat or (not names.isdisjoint(("instruction", *PROMPTS)) and _has_answer(names, kind))

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.data.columns import KNOWN, LABELS, VERIFIER_COLUMNS
+from launch.data.columns import KNOWN, VERIFIER_COLUMNS
+from launch.data.labels import NAMES as LABELS
 from launch.data.prompts import EMPTY
 from launch.data.turns import ROLE_KEYS, TURN_KEYS
 from launch.worker.wording import count_of

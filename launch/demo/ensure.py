@@ -161,8 +161,8 @@ _TRAINING = (
 
 def ensure_rows(folder: Path, kind: str) -> BuiltFolder:
     """Ensure `folder`/train.jsonl with the demo's `chats` (one in `messages` per row),
-    `preferences` (`chosen` and `rejected` messages) or `prompts` (`prompt` and `ground_truth`). The
-    facts: its `rows`.
+    `preferences` (`chosen` and `rejected` messages), `labels` (`messages` and `label`) or `prompts`
+    (`prompt` and `ground_truth`). The facts: its `rows`.
 
     Raises UserError: demo_folder_taken.
     """

@@ -165,10 +165,15 @@ def spoil(answer: str, draw: Draw) -> str:
 
 
 def make_rows(kind: str) -> bytes:
-    """Return rows to train on, a JSON object a line in ASCII: `chats`, `preferences`, or `prompts`
-    without answers.
+    """Return rows to train on, a JSON object a line in ASCII: `chats`, `preferences`, `labels`, or
+    `prompts` without answers.
     """
-    makers = {"chats": mixed_rows, "preferences": preference_rows, "prompts": prompt_rows}
+    makers = {
+        "chats": mixed_rows,
+        "preferences": preference_rows,
+        "labels": labelled_rows,
+        "prompts": prompt_rows,
+    }
     return "".join(f"{json.dumps(row)}\n" for row in makers[kind](make_tasks()[0])).encode("ascii")
 
 
@@ -199,6 +204,13 @@ def preference_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
             "chosen": _conversation(task, task.answer),
             "rejected": _conversation(task, rejected),
         }
+
+
+def labelled_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
+    """Yield both answers of each pair as rows of their own: the right answer alone is good."""
+    for pair in preference_rows(tasks):
+        yield {"messages": pair["chosen"], "label": True}
+        yield {"messages": pair["rejected"], "label": False}
 
 
 def prompt_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.schema import DataFormat, Kind
 from launch.data.sources import VALIDATION_FILE
 from launch.demo import DEMO_KEY, rewards
@@ -32,7 +33,8 @@ DEMO_RLVR = "demo_reward"
 TULU3 = "tulu3"
 HELD_OUT = "held_out"
 RESULTS = "evaluation"  # folder of the results in a run's folder
-_JUDGED = (Kind.sft, Kind.dpo, Kind.rlvr)  # the kinds whose runs are judged by held-out rows
+# the kinds whose runs are judged by held-out rows
+_JUDGED = tuple(kind for kind, row in KINDS.items() if row.judged)
 _MOST_ROWS = 200  # maximum number of held-out rows that are used
 _LEAST_ROWS = 10  # minimum number of rows, of which a tenth is held out
 
@@ -175,7 +177,9 @@ def _no_rows(run: Run | None) -> UserError:
         message = f"{run_name(run.folder)} learnt plain text, which asks nothing"
         cure = f"its eval_loss is that of the held-out texts (data.validation); {others}"
     elif kind not in _JUDGED:
-        cure = f"only SFT, DPO and RLVR are judged by held-out rows; {others}"
+        names = [KINDS[judged].name for judged in _JUDGED]
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        cure = f"only {listed} are judged by held-out rows; {others}"
     elif not all(local) or rows < _LEAST_ROWS:
         cure = f"rows are held out of local data (data.mix) with {_LEAST_ROWS} or more; {others}"
     else:

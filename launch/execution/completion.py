@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from launch.worker.trl_rlvr import required_sampling
 from launch.worker.wording import count_of
 
 # The values of recipe.loss for which the loss is -log sigmoid(beta x difference).
-_SIGMOID_LOSSES = (None, "dpo", "dpo_norm")
+_SIGMOID_LOSSES = (None, "dpo", "dpo_norm", "kto", "apo_zero_unpaired")
 # Flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107,
 # trl/trainer/dpo_trainer.py:804 and :1518). Label smoothing, TRL's divergences and ld_alpha are not
 # among them: with them the loss is ln 2 too while the policy equals the reference.
@@ -236,22 +236,36 @@ def required_proofs(plan: Plan) -> dict[str, str]:
     return proofs
 
 
+@dataclass(frozen=True)
+class FirstLoss:
+    """The first loss of a run whose policy starts as its reference."""
+
+    due: float
+    name: str  # of the due number
+    distance: float
+    tolerance: float  # the largest distance that rounding explains
+
+
+# The first loss of each kind: -log sigmoid(0) of a pair, and 1 - sigmoid(0) of a labelled answer.
+_FIRST_LOSSES = {Kind.dpo: (math.log(2), "ln 2"), Kind.kto: (0.5, "1/2")}
+
+
 def compare_first_loss(
     plan: Plan, step: object, loss: object, tolerance: float = FirstLossGate().tolerance
-) -> tuple[float, float] | None:
-    """Compare the first loss of a DPO run with -log sigmoid(0) = ln 2: at the first step the policy
-    is the reference.
+) -> FirstLoss | None:
+    """Compare the first loss of a DPO or KTO run with that of a policy that is the reference, as it
+    is at the first step.
 
-    Returns the distance from ln 2, and the largest distance that rounding explains. Log-probs of
-    the reference that were computed in batches of another shape round differently: in bf16 the
-    first loss of an 8b model was 0.6956 at beta 0.1. Summed log-probs round in proportion to beta,
-    their means do not.
+    Log-probs of the reference that were computed in batches of another shape round differently: in
+    bf16 the first loss of an 8b model was 0.6956 at beta 0.1. Summed log-probs round in proportion
+    to beta, their means do not.
 
-    Returns None if the logged step is not the first one, for another loss, and for an adapter that
-    is trained further with dropout, because the policy then differs from the reference.
+    Returns None if the logged step is not the first one, for another loss or other weights of the
+    labels, and for an adapter that is trained further with dropout, because the policy then differs
+    from the reference.
     """
     recipe = plan.config.recipe
-    if plan.config.stage.kind != Kind.dpo or not _is_sigmoid_loss(plan):
+    if plan.config.stage.kind not in _FIRST_LOSSES or not _is_sigmoid_loss(plan):
         return None
     if recipe.lora.start != AdapterStart.merged and recipe.lora.dropout > 0:
         return None
@@ -262,27 +276,33 @@ def compare_first_loss(
         is_mean = True  # dpo_norm is the trainer's default
     if not is_mean:
         tolerance *= max(1.0, (recipe.beta or 0.0) / 0.1)
-    return abs(loss - math.log(2)), tolerance
+    due, name = _FIRST_LOSSES[plan.config.stage.kind]
+    return FirstLoss(due, name, abs(loss - due), tolerance)
 
 
 def _is_sigmoid_loss(plan: Plan) -> bool:
-    """Return whether the loss of a DPO run is -log sigmoid(beta x difference)."""
+    """Return whether the loss of a DPO run is -log sigmoid(beta x difference), and that of a KTO run
+    the unweighted 1 - sigmoid(beta x difference).
+    """
     if plan.config.recipe.loss not in _SIGMOID_LOSSES:
+        return False
+    flags = values_of(plan.flags)
+    if any(flags.get(f"{label}_weight", 1.0) != 1.0 for label in ("desirable", "undesirable")):
         return False
     return _CHANGES_FIRST_LOSS.isdisjoint(plan.config.flags)
 
 
 def check_first_loss(plan: Plan, run: Run) -> tuple[Evidence, ...]:
-    """Return the evidence "first_loss" of a DPO run; () where nothing can be judged."""
+    """Return the evidence "first_loss" of a DPO or KTO run; () where nothing can be judged."""
     first_step = next(run.steps(), {})
     loss = first_step.get("loss")
     compared = compare_first_loss(plan, first_step.get("step"), loss)
     if compared is None:
         return ()
-    distance, bound = compared
-    note = f"{distance:.1g} from ln 2, at most {bound:.2g}: the policy starts as the reference"
+    distance = f"{compared.distance:.1g} from {compared.name}, at most {compared.tolerance:.2g}"
+    note = f"{distance}: the policy starts as the reference"
     item = Evidence("first_loss", f"{loss:.4f}", "the loss of the first step", note=note)
-    return (item.judge(f"{math.log(2):.4f}", distance <= bound),)
+    return (item.judge(f"{compared.due:.4f}", compared.distance <= compared.tolerance),)
 
 
 def keep_finished_work(

@@ -15,6 +15,7 @@ from launch.planning.chat_template import missing_text_problem
 from launch.planning.digest_cache import DigestCache
 from launch.planning.input_source import BUILDS, MERGE
 from launch.planning.plan import Plan
+from launch.planning.rules.labels import judge_staged_labels
 from launch.worker.finding import Fix
 
 
@@ -22,8 +23,8 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     """Build the plan's model and data where they are missing, and stage local data; existing files
     are kept.
 
-    Raises UserError: validation_trained, those of the builders, of `stage_template`, of
-    `launch.data.staging.stage` and of `merge_adapter`.
+    Raises UserError: validation_trained, one_label, one_kind_batches, those of the builders, of
+    `stage_template`, of `launch.data.staging.stage` and of `merge_adapter`.
     """
     adapter = plan.inputs.model.adapter
     if adapter is not None and plan.inputs.model.build == MERGE:
@@ -43,7 +44,18 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
         if counted is not None:
             _refuse_trained_validation(plan, counted.shared, counted.validation)
     digests.save()
+    _judge_labels(plan, say)
     _refuse_validation_of_others(plan)
+
+
+def _judge_labels(plan: Plan, say: Callable[[str], None]) -> None:
+    """Judge the labels of KTO's rows, all of which are staged now; a warning is said."""
+    staged = [load_staged(entry.data) if entry.data else None for entry in plan.inputs.mixture]
+    counts = [rows.labels if rows else None for rows in staged]
+    said = {warning.id for warning in plan.warnings}
+    for warning in judge_staged_labels(plan, counts):
+        if warning.id not in said:
+            say(str(warning))
 
 
 def _merge(adapter: Adapter, say: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.recipe_key import RecipeKey, Requested
 from launch.config.recipe_keys import (
     KEYS,
@@ -18,7 +19,7 @@ from launch.config.recipe_keys import (
     recipe_mapping,
     recipe_mappings,
 )
-from launch.config.schema import Family, Kind, Launcher, RootConfig, TrainerConfig
+from launch.config.schema import Family, Launcher, RootConfig, TrainerConfig
 from launch.errors import UserError
 from launch.planning.batch_split import CONTEXT_FLAG
 from launch.planning.learnt import learning_flags, requested_learning
@@ -213,8 +214,7 @@ def _global_batch(config: RootConfig, _: Parallel) -> str | None:
         return None
     if not config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
         return None
-    unit = {Kind.sft: "sample", Kind.rlvr: "completion"}.get(config.data.kind, "pair")
-    return count_of(config.recipe.global_batch_size, unit)
+    return count_of(config.recipe.global_batch_size, KINDS[config.data.kind].unit)
 
 
 def _global_tokens(config: RootConfig, _: Parallel) -> str | None:

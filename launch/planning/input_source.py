@@ -17,6 +17,7 @@ BUILDS = {
     **dict.fromkeys(("demo", "demo_trained")),
     "demo_chats": Kind.sft,
     "demo_preferences": Kind.dpo,
+    "demo_labels": Kind.kto,
     "demo_prompts": Kind.rlvr,
 }
 

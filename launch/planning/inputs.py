@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launch.config.kinds import KINDS
 from launch.config.origins import Origins
 from launch.config.schema import Kind, RootConfig
 from launch.digests import Digest
@@ -62,9 +63,7 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Finding]:
         )
         cure = set_any(*_trainers_of(kind))
         problems.append(Finding.error("kind_mismatch", message, "trainer", cure))
-    # a reward model is trained on the preferences of DPO
-    data_kind = Kind.dpo if kind == Kind.rm else kind
-    if config.data.kind not in (kind, data_kind):
+    if config.data.kind not in (kind, KINDS[kind].data):
         message = (
             f"data={origins.choices.get('data')} is {config.data.kind} data, but this stage "
             f"is {kind}"

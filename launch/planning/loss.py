@@ -56,6 +56,8 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
         return _weigh_sft(config, batch, flags)
     if config.stage.kind == Kind.rlvr:
         return _weigh_rlvr(config, flags)
+    if config.stage.kind == Kind.kto:
+        return LossWeighting(_describe_kto(flags))
     if config.trainer.weighs_pairs and config.recipe.packing == Packing.none:
         # olmo_core_train_modules.py:236-243
         text = (
@@ -70,6 +72,16 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
     return LossWeighting(
         "the mean over the pairs of the global batch: every pair has the same weight"
     )
+
+
+def _describe_kto(flags: Mapping[str, Any]) -> str:
+    """Describe KTO's loss (trl/trainer/kto_trainer.py:1451-1482)."""
+    weights = [flags.get(name) for name in ("desirable_weight", "undesirable_weight")]
+    good, bad = ("1" if weight is None else f"{weight:g}" for weight in weights)
+    text = f"the mean over the answers of the global batch, good ones times {good}, bad ones times {bad}"
+    if flags.get("loss_type", "kto") != "kto":
+        return text
+    return f"{text}; its KL term is the mean of a micro batch's mismatched answers over all ranks"
 
 
 def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:

@@ -13,11 +13,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
 from launch.config.other_tools import TOOLS, explain_name
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
-from launch.config.schema import Tracking
+from launch.config.schema import Kind, Tracking
 from launch.planning.other_tool_batch import translate_batch
 from launch.planning.other_tool_data import find_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
@@ -47,7 +48,6 @@ _APART = (
     "optimizer",
 )
 _OF_ADAPTER = "lora."
-_TRAINERS = {"sft": "trl_sft", "dpo": "trl_dpo", "rm": "trl_sft", "rlvr": "trl_grpo"}
 # keys whose value is another word in each tool
 _IN_WORDS = (
     *("packing", "precision", "attention", "generation", "verifier", "beta", "loss", "kl_beta"),
@@ -93,8 +93,8 @@ def translate_file(
     translate_batch(translation, kind)
     _translate_numbers(translation, kind)
     _translate_schedule(translation)
-    if kind == "dpo":
-        _translate_preferences(translation)
+    if kind in ("dpo", "kto"):
+        _translate_preferences(translation, kind)
     if kind == "rlvr":
         translate_reward(translation)
     _translate_packing(translation, kind)
@@ -141,7 +141,7 @@ def _translate_stage(t: Translation, kind: str) -> None:
         t.overrides["stage"] = "rm"
     else:
         t.overrides["stage"] = f"lora_{kind}" if has_adapter else kind
-        t.overrides["trainer"] = "trl_grpo" if kind == "rlvr" else f"trl_{kind}"
+        t.overrides["trainer"] = str(KINDS[Kind(kind)].trainer)
     if t.tool != LINE:
         t.overrides["gpus"] = str(t.ranks)
     if has_adapter and kind != "rm":
@@ -212,7 +212,7 @@ def _translate_numbers(t: Translation, kind: str) -> None:
         if key == "gradient_checkpointing" and value is not None:
             value = value in (True, "true", "unsloth", "offload")
         if value is None:
-            value = default_of(t, key, *names, trainer=_TRAINERS[kind])
+            value = default_of(t, key, *names, trainer=KINDS[Kind(kind)].trainer or "trl_sft")
         if key in _WHOLE and value is not None:
             value = as_whole(value) if as_whole(value) is not None else value
         is_off = key == "max_steps" and isinstance(value, int) and value <= 0
@@ -275,15 +275,19 @@ def _translate_schedule(t: Translation) -> None:
     t.set("recipe.warmup_ratio", as_number(ratio))
 
 
-def _translate_preferences(t: Translation) -> None:
+def _translate_preferences(t: Translation, kind: str) -> None:
     beta = t.take("rl_beta", "beta", "pref_beta", "dpo_beta")
     loss = t.take("loss_type", "pref_loss", "dpo_loss_type", "loss")
     if beta is None and loss is None and t.tool == LINE:
         return
     t.set("recipe.beta", beta if beta is not None else 0.1)
+    t.take("max_prompt_length")
+    if kind == "kto":
+        if loss is not None and loss != "kto":
+            t.set("recipe.loss", loss)
+        return
     loss = loss or "sigmoid"
     losses = loss if isinstance(loss, list) else [str(loss)]
-    t.take("max_prompt_length")
     if len(losses) == 1 and losses[0] in _DPO_LOSSES:
         t.set("recipe.loss", _DPO_LOSSES[losses[0]])
     else:

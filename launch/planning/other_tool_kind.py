@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from launch.config.kinds import KINDS
 from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
 from launch.config.schema import Kind
 from launch.planning.other_tool_values import Translation
 
-_KINDS = ("sft", "dpo", "rm", "rlvr")
-_PAIRED = ("dpo", "rm")
+# The kinds of data whose rows no other kind has, and what these are.
+_OWN_FORM = {Kind.dpo: "pairs of answers", Kind.kto: "answers with a label"}
 # Settings of a line that say what is trained.
 _OF_REWARDS = frozenset(
     ("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "num_generations")
@@ -16,21 +17,25 @@ _OF_PREFERENCES = frozenset(("beta", "dpo_beta", "rl_beta", "pref_beta", "loss_t
 
 
 def find_kind(t: Translation, method: str) -> str:
-    """Return what is trained: sft, dpo, rm or rlvr. What launch has no stage for is missing, as are
-    rows of another form than the stage needs.
+    """Return what is trained, one of `Kind`. What launch has no stage for is missing, as are rows of
+    another form than the stage needs.
 
     `method` is what a line names, a stage or another tool's method.
     """
     if t.tool == LINE and not method:
         method = _method_of_line(t)
     kind = _as_stage(t, method or _method_of_file(t))
-    if kind not in _KINDS:
-        t.missing.append(f"a stage that trains {kind}: there are {', '.join(_KINDS)}")
+    if kind not in KINDS:
+        t.missing.append(f"a stage that trains {kind}: there are {', '.join(KINDS)}")
         return "sft"
-    if t.tool == LINE and t.rows is not None and (kind in _PAIRED) != (t.rows.kind == Kind.dpo):
-        fitting = "dpo" if t.rows.kind == Kind.dpo else "sft"
-        needed = "pairs of answers" if kind in _PAIRED else "chats or answers, and not pairs"
-        t.missing.append(f"rows for stage={kind}: it needs {needed}; these are for stage={fitting}")
+    if t.tool == LINE and t.rows is not None:
+        due = KINDS[Kind(kind)].data
+        given = t.rows.kind
+        if (due in _OWN_FORM or given == Kind.dpo) and due != given:
+            fitting = given if given in _OWN_FORM else Kind.sft
+            needed = _OWN_FORM.get(due, "chats or answers, and not pairs")
+            form = f"rows for stage={kind}: it needs {needed}; these are for stage={fitting}"
+            t.missing.append(form)
     return kind
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.compose import expand_sweep
+from launch.config.kinds import KINDS
 from launch.config.line import (
     SCRIPTS,
     CommandLine,
@@ -31,7 +32,6 @@ from launch.planning.typed_values import is_sweep
 from launch.worker.finding import Finding, Fix, Way
 
 _MOST_CHANGES = 6  # cures that are followed until the line plans
-_KIND_OF_STAGE = ("sft", "dpo", "rm", "rlvr")
 _RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
 _DEVICES = ("gpu_ids", "gpus", "devices", "cuda_visible_devices")  # whose lists are no sweep
 _MESSAGE = "this line is in the words of other tools"
@@ -240,7 +240,7 @@ def _plan(translation: Translation) -> None:
 def _kind_of_stage(stage: str) -> str:
     """Return the kind of a stage of the user's or of launch; "" for one that cannot be composed."""
     plain = stage.removeprefix("lora_")
-    if plain in _KIND_OF_STAGE:
+    if plain in KINDS:
         return plain
     from launch.config.compose import compose_once
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.line import (
     DATA_FILES,
     MULTIRUN,
@@ -175,7 +176,7 @@ def _take_word(typed: TypedLine, word: str) -> None:
 def _take_method(typed: TypedLine, word: str) -> bool:
     """Take the name of a method or of a recipe (`lora_dpo_single_device`)."""
     plain = _plain(word)
-    if plain in group_options("stage") and plain not in ("sft", "dpo", "rm", "rlvr"):
+    if plain in group_options("stage") and plain not in KINDS:
         typed.overrides["stage"] = plain
         return True
     parts = plain.split("_")
@@ -385,8 +386,9 @@ def _canonical(written: str) -> str:
 def _known() -> frozenset[str]:
     """Return every name of a setting that is understood."""
     names = {*known_names(), *_METHOD_NAMES, *_FILE_NAMES, *_ON_SLURM, *_DRY}
-    for trainer in ("trl_sft", "trl_dpo", "trl_grpo"):
-        names.update(locked_schema(trainer).fields)
+    for row in KINDS.values():
+        if row.trainer:
+            names.update(locked_schema(row.trainer).fields)
     return frozenset(names)
 
 

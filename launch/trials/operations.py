@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launch.config.kinds import KINDS
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Kind
 from launch.planning.estimate.planned_setting import has_reference
@@ -74,7 +75,5 @@ def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
     """
     if not tokens or plan.config.recipe.packing == Packing.bins:
         return None
-    is_paired = plan.config.stage.kind in (Kind.dpo, Kind.rm)
-    documents_per_sample = 2 if is_paired else 1  # a pair has two answers
-    documents = plan.batch.global_ * documents_per_sample
+    documents = plan.batch.global_ * KINDS[plan.config.stage.kind].sequences
     return statistics.fmean(tokens) / documents

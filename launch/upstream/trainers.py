@@ -26,6 +26,7 @@ OPEN_INSTRUCT = {
 TRL = {
     "trl_sft": "trl.scripts.sft",
     "trl_dpo": "trl.scripts.dpo",
+    "trl_kto": "trl.scripts.kto",
     "trl_grpo": "trl.scripts.grpo",
 }
 ENTRIES = {**OPEN_INSTRUCT, **TRL}

@@ -64,7 +64,9 @@ EVIDENCE = (
     "max_seq_length",  # tokens of the longest row
     "train_on",  # the answers that are learnt, "last" or "marked", or every token of "text"
     "mixture",  # the share of each data set, in the order of data.mix
-    "beta",  # DPO's beta
+    "beta",  # DPO's beta, and KTO's
+    "desirable_weight",  # this and the next are KTO's
+    "undesirable_weight",
     "loss",  # the trainer's own name of the loss
     "temperature",  # this and the next three are settings of RLVR
     "kl_beta",

@@ -4,6 +4,7 @@ interpreter.
 `held_out_loss`: the bits per byte of a row's last answer, with its end, as it would be trained.
 `held_out_exact`: whether the model writes a short answer exactly, without sampling.
 `held_out_choice`: whether the chosen answer of a pair is more likely than the rejected one.
+`held_out_bad`: the bits per byte of an answer that is labelled bad, more of which are better.
 
 Rows that name a `task` become tasks of these names instead. They measure whether the model would
 write the answer and its end without sampling, which one forward pass shows, or for pairs which
@@ -24,6 +25,7 @@ from typing import Any
 BITS = "bits"
 EXACT = "exact_answers"
 ROWS = "held_out.jsonl"  # the rows, in a folder of tasks
+_LABEL = "label"  # of KTO: whether the answer is a good one
 _SHORT = 200  # bytes of an answer that can be expected word for word
 _MOST_EXACT = 100  # rows whose answers are generated
 _TASK = """\
@@ -54,6 +56,7 @@ doc_to_target: answer
 process_results: !function held_out.most_likely
 metric_list: [{ metric: exact_answers, aggregation: mean, higher_is_better: true }]
 """
+_BAD = LOSS.replace("higher_is_better: false", "higher_is_better: true")
 CHOICE = """\
 output_type: multiple_choice
 doc_to_choice: choices
@@ -108,15 +111,18 @@ def _write_named_task(folder: Path, name: str, docs: Sequence[Mapping[str, Any]]
 def _write_own_tasks(folder: Path, docs: Sequence[Mapping[str, Any]], context: int) -> None:
     """Write the tasks of rows that name none; a task without a question is removed."""
     pairs = [doc for doc in docs if "choices" in doc]
+    bad = [doc for doc in docs if doc.get(_LABEL) is False]
+    good = [doc for doc in docs if doc.get(_LABEL) is not False]
     short = []
     if not pairs:
-        short = [doc for doc in docs if len(doc["text"].encode()) <= _SHORT][:_MOST_EXACT]
+        short = [doc for doc in good if len(doc["text"].encode()) <= _SHORT][:_MOST_EXACT]
     # A longer answer can't be equal to any of the expected ones.
     max_tokens = 2 * max((doc["tokens"] for doc in short), default=0) + 8
     short = [doc for doc in short if doc["prompt_tokens"] + max_tokens <= context]
     exact_task = _EXACT.replace("TOKENS", str(max_tokens))
     for name, text, questions in (
-        ("held_out_loss", LOSS, docs),
+        ("held_out_loss", LOSS, good),
+        ("held_out_bad", _BAD, bad),
         ("held_out_exact", exact_task, short),
         ("held_out_choice", CHOICE, pairs),
     ):
@@ -162,8 +168,9 @@ def _render(row: Mapping[str, Any], tokenizer: Any, context: int) -> dict[str, A
         "tokens": answer_tokens[0],
         "prompt_tokens": prompt_tokens,
     }
-    if "task" in row:
-        doc["task"] = row["task"]
+    for name in ("task", _LABEL):
+        if name in row:
+            doc[name] = row[name]
     if len(answers) > 1:
         doc["choices"] = answers
     return doc

@@ -19,6 +19,7 @@ from .process import (
     show_one_gpu,
 )
 from .trl_options import OPTIONS
+from .trl_scripts import SCRIPTS
 from .trl_trainer import EntryError
 from .verifiers import VerifierError
 
@@ -54,7 +55,7 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     parser.add_argument("--option", action="append", default=[], metavar="ID[=VALUE]")
     program = parser.add_mutually_exclusive_group(required=True)
     program.add_argument("--script", metavar="PATH")
-    program.add_argument("--entry", metavar="MODULE", choices=sorted(trl_entry.SCRIPTS))
+    program.add_argument("--entry", metavar="MODULE", choices=sorted(SCRIPTS))
     options = parser.parse_args(own)
     known_patches = {name: patch.takes_value for name, patch in PATCHES.items()}
     known_options = {name: option.takes_value for name, option in OPTIONS.items()}

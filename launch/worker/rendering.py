@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .json_codec import encode, to_json
-from .samples import PAIR, SamplesRequest, read_tools
+from .samples import ANSWER, PAIR, SamplesRequest, read_tools
 from .system_turns import has_system_turn, merge_system_turn
 
 _MAX_REASON = 300  # characters of a template's reason
@@ -64,6 +64,9 @@ class RowRenderer:
         tools = read_tools(row.get("tools"))
         if isinstance(row.get("messages"), list):
             yield row["messages"], tools, False
+        if isinstance(row.get(ANSWER), list) and isinstance(row.get("prompt"), list):
+            yield [*row["prompt"], *row[ANSWER]], tools, False
+            yield row["prompt"], tools, True
         if not all(isinstance(row.get(name), list) for name in PAIR):
             return
         if not self.renders_tools_of_pairs:

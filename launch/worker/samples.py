@@ -17,6 +17,8 @@ from .json_codec import decode, encode
 from .turns import answers_of, find_learnt, find_runs
 
 PAIR = ("chosen", "rejected")
+ANSWER = "completion"  # of KTO
+_OF_KL_TERM = "KL_"  # the keys of KTO's mismatched answers (trl/trainer/kto_trainer.py:92)
 Place = tuple[int, int]  # indices of characters: the first, and the one after the last
 
 
@@ -44,7 +46,7 @@ class SamplesRequest:
 class TokenizedSide:
     """One sequence of a sample: a chat, or one side of a pair."""
 
-    name: str  # messages, chosen or rejected
+    name: str  # messages, chosen, rejected or completion
     messages: Sequence[Mapping[str, Any]]
     ids: Sequence[int]  # the tokens that the trainer trains on, after truncation
     # Whether each token carries loss; None if the loss is not on tokens.
@@ -200,11 +202,12 @@ def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
     """Describe a micro batch: rows, tokens in a row, padding tokens and documents (more than rows
     if it is packed).
 
-    The two halves of pairs count together.
+    The two halves of pairs count together. The mismatched answers of KTO, which are not trained on,
+    do not count.
     """
     rows = width = padding = documents = 0
     for key, ids in batch.items():
-        if not key.endswith("input_ids"):
+        if not key.endswith("input_ids") or key.startswith(_OF_KL_TERM):
             continue
         mask = batch.get(key.replace("input_ids", "attention_mask"))
         positions = batch.get(key.replace("input_ids", "position_ids"))

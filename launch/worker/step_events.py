@@ -72,6 +72,8 @@ def step_fields(step: int, logs: Mapping[str, Any], seconds: float) -> dict[str,
     if "generation_seconds" in fields:  # only RLVR generates; the rest of its step is training
         training = fields["step_time"] - fields["generation_seconds"] - fields["verifier_seconds"]
         fields["training_seconds"] = max(0.0, training)
+    if "kl" in fields and "reward" not in fields:  # KTO's, of a whole answer; RLVR's is of a token
+        fields["kl_answer"] = fields.pop("kl")
     if "total_tokens" in fields:
         fields["total_tokens"] = int(fields["total_tokens"])
     return fields

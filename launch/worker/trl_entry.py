@@ -1,9 +1,9 @@
 """Trains with TRL as a library: with the flags of its scripts and with subclasses of its trainers.
 
-What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS (trl_options.py), which the
-worker's command line sets, in trl_trainer.py and in trl_rlvr.py. Nothing of TRL is replaced: its
-trainers are subclassed, and get their model, tokenizer and callbacks as arguments. The one
-exception is `use_staged_form`.
+What differs from `trl sft`, `trl dpo`, `trl kto` and `trl grpo` is in OPTIONS (trl_options.py), which
+the worker's command line sets, in trl_trainer.py, in trl_kto.py and in trl_rlvr.py. Nothing of TRL is
+replaced: its trainers are subclassed, and get their rows, model, tokenizer and callbacks as arguments.
+The one exception is `use_staged_form`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,9 @@ from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .trl_options import TRL, VerifierOption
 from .trl_rewards import Scorer
+from .trl_scripts import SCRIPTS, Prepare
 from .trl_trainer import EntryError, entry_class
 
-# {script whose flags are taken: (name of its dataclass, name of its trainer)}
-SCRIPTS = {
-    "trl.scripts.sft": ("SFTConfig", "SFTTrainer"),
-    "trl.scripts.dpo": ("DPOConfig", "DPOTrainer"),
-    "trl.scripts.grpo": ("GRPOConfig", "GRPOTrainer"),
-}
 # These need device_map=None (trl/trainer/dpo_trainer.py:570).
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")
 
@@ -43,12 +38,13 @@ class EntryJob:
 
     trainer: Any  # TRL's class
     script: Any  # trl.ScriptArguments
-    args: Any  # trl.SFTConfig or trl.DPOConfig
+    args: Any  # trl.SFTConfig or another one's
     model: Any  # trl.ModelConfig
     mixture: Any  # trl.DatasetMixtureConfig
     options: Mapping[str, str]
     events: EventWriter
     allowed: Collection[str] = ()  # ids of unmet expectations that only warn
+    prepare: Prepare | None = None  # as of `Script`
 
 
 def main(
@@ -94,8 +90,9 @@ def parse(
         raise EntryError(
             f"launch's entry is written for TRL {TRL}, and TRL {trl.__version__} is installed"
         )
-    config, trainer = SCRIPTS[str(program.module)]
-    classes = (trl.ScriptArguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
+    entry = SCRIPTS[str(program.module)]
+    config = getattr(trl, entry.config)
+    classes = (trl.ScriptArguments, config, trl.ModelConfig, trl.DatasetMixtureConfig)
     parser = trl.TrlParser(classes)
     script, args, model, mixture = parser.parse_args_and_config(
         list(program.flags), fail_with_unknown_args=False
@@ -107,7 +104,8 @@ def parse(
         "dtype": model.dtype,
         **(args.model_init_kwargs or {}),
     }
-    return EntryJob(getattr(trl, trainer), script, args, model, mixture, options, events, allowed)
+    trainer = getattr(trl, entry.trainer)
+    return EntryJob(trainer, script, args, model, mixture, options, events, allowed, entry.prepare)
 
 
 def _build(job: EntryJob) -> Any:
@@ -150,7 +148,10 @@ def _build(job: EntryJob) -> Any:
 
 def _load_data(job: EntryJob) -> Any:
     try:
-        return trl_data.load(job.script, job.mixture, job.options)
+        data = trl_data.load(job.script, job.mixture, job.options)
+        if job.prepare is not None:
+            data = job.prepare(data, job.script.dataset_train_split, job.args.seed)
+        return data
     except ValueError as error:
         raise EntryError(str(error)) from error
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from . import rendering, samples, trl_data, trl_entry
+from . import rendering, samples, trl_data, trl_entry, trl_kto
 from .channel import EventWriter
 from .columns import MASKED
 from .model_loading import read_base
@@ -59,6 +59,8 @@ def hand_over(job: trl_entry.EntryJob) -> None:
         sets = [
             trl_data.select_text(rows, part.name) for rows, part in zip(sets, parts, strict=True)
         ]
+    if job.prepare is not None:  # the order of the rows stays, by which they are shown
+        sets = [trl_kto.to_completions(rows) for rows in sets]
     data = trl_data.join_rows(sets) if len(sets) > 1 else sets[0]
     ends = list(accumulate(map(len, sets), initial=0))
     preview = _preview_class(job, replace(request, starts=tuple(ends[:-1])), sets)
@@ -161,10 +163,11 @@ def _check_columns(columns: Collection[str], trainer: str) -> None:
 def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: Any) -> None:
     tokenizer = trainer._tokenizer
     columns = trainer.prepared.column_names
-    is_pairs = "prompt_ids" in columns
+    has_prompts = "prompt_ids" in columns
+    keeps_end = getattr(args, "truncation_mode", None) == "keep_end"  # KTO's collator cuts the end
     limit = None if getattr(args, "packing_strategy", None) == _SPLITS else args.max_length
     cut = slice(None, limit)
-    if args.truncation_mode == "keep_end" and limit is not None:
+    if keeps_end and limit is not None:
         cut = slice(-limit, None)
     report = samples.SampleReport(request, tokenizer, getattr(trainer, "chat_template", None))
     used = []
@@ -172,9 +175,9 @@ def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: A
         for _ in range(request.starts.count(number)):
             report.begin_dataset()
         row = whole
-        if is_pairs:
-            kept = args.truncation_mode != "keep_start" or len(row["prompt_ids"]) < args.max_length
-            sides = _pair_sides(source, row, collator)
+        if has_prompts:
+            kept = keeps_end or len(row["prompt_ids"]) < args.max_length
+            sides = _answer_sides(source, row, collator)
         else:
             row = {name: whole[name][cut] for name in ("input_ids", "labels")}
             kept = getattr(args, "packing", False) or any(
@@ -214,10 +217,12 @@ def _pack(prepared: Any, args: Any) -> list[Any]:
     return list(pack_dataset(rows, args.max_length, args.packing_strategy))
 
 
-def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedSide]:
+def _answer_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedSide]:
+    """Return both sides of a pair, or KTO's answer: each the prompt and an answer that is learnt."""
     batch = collator([row])
+    names = samples.PAIR if "chosen_ids" in row else (samples.ANSWER,)
     sides = []
-    for number, name in enumerate(samples.PAIR):
+    for number, name in enumerate(names):
         length = int(batch["attention_mask"][number].sum())
         ids = batch["input_ids"][number][:length].tolist()
         loss = [bool(carries) for carries in batch["completion_mask"][number][:length].tolist()]
@@ -225,8 +230,11 @@ def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedS
         prompt = row["prompt_ids"]
         answer = row[f"{name}_ids"]
         uncut = ([*prompt, *answer], [False] * len(prompt) + [True] * len(answer))
+        due = [len(messages) - 1] if name == samples.ANSWER else None
         sides.append(
-            samples.TokenizedSide(name, messages, ids, loss, source.get("tools"), whole=uncut)
+            samples.TokenizedSide(
+                name, messages, ids, loss, source.get("tools"), whole=uncut, due=due
+            )
         )
     return sides
 

@@ -91,6 +91,34 @@ def test_pairs_of_a_table_with_other_names_make_a_dpo_stage(folder: Path) -> Non
     assert planned("stage=pairs", "gpus=0", machine=fixed_machine(digest=str)).trainer == "trl_dpo"
 
 
+@pytest.mark.parametrize(
+    ("row", "options"),
+    [
+        ({"label": True}, ()),
+        ({"kto_tag": 1}, ()),
+        ({"feedback": True}, ("--model", "demo")),
+        ({"thumb": "good"}, ("--columns", "label=thumb:good/bad")),
+    ],
+)
+def test_labelled_answers_make_a_kto_stage_whose_labels_are_balanced(
+    folder: Path, row: dict[str, Any], options: tuple[str, ...]
+) -> None:
+    [(column, good)] = row.items()
+    bad = "bad" if good == "good" else False
+    rows = [
+        {"prompt": f"{number}?", "completion": "Yes", column: good if number % 4 else bad}
+        for number in range(160)
+    ]
+    write_lines(folder / "rows.jsonl", rows)
+    assert new(["thumbs", "--data", "rows.jsonl", *options]) == 0
+    plan = planned("stage=thumbs", "gpus=1", machine=fixed_machine(folder, digest=str))
+    assert plan.trainer == "trl_kto"
+    assert plan.flags["undesirable_weight"].value == 2.6
+    assert "label_weights" not in {warning.id for warning in plan.warnings}
+    text = (folder / "conf" / "stage" / "thumbs.yaml").read_text(encoding="utf-8")
+    assert "120 good answers, 40 bad" in text
+
+
 def test_pairs_make_a_reward_model_if_that_is_the_kind(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
 from launch.worker.moves import UPSTREAM_NAMES
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES, RESUME_PATCHES
-from launch.worker.trl_entry import SCRIPTS
+from launch.worker.trl_scripts import SCRIPTS
 from tests.test_registers import RENEW, lacks, page
 
 FOLDER = resources.CONFIGS / "trainer"

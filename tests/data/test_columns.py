@@ -107,7 +107,15 @@ def test_an_object_with_messages_becomes_columns() -> None:
 def test_the_columns_that_are_read_are_listed(
     row: Row, form: DataFormat, read: tuple[str, ...]
 ) -> None:
-    assert columns_of(row, form) == read
+    assert columns_of(row, form, Kind.sft) == read
+
+
+def test_the_label_of_an_answer_is_read_for_kto_alone() -> None:
+    row = {"prompt": "Hi", "completion": "Hello", "kto_tag": False, "feedback": None}
+    answer = ("prompt", "completion")
+    form = DataFormat.prompt_completion
+    assert columns_of(row, form, Kind.kto) == (*answer, "kto_tag")
+    assert columns_of(row, form, Kind.sft) == answer
 
 
 def test_a_column_is_read_or_not_used_and_never_both(tmp_path: Path) -> None:

@@ -155,9 +155,8 @@ def rules_page() -> str:
         "## Options of launch's entry over TRL",
         "",
         (
-            "`trl_sft` and `trl_dpo` train with TRL as a library, with the flags of `trl sft` and "
-            "`trl "
-            "dpo`. What they do"
+            "`trl_sft`, `trl_dpo` and `trl_kto` train with TRL as a library, with the flags of "
+            "`trl sft`, `trl dpo` and `trl kto`. What they do"
         ),
         (
             "beside the flags is an option of the run ([what "

@@ -28,6 +28,7 @@ _OF_SOME_RUNS = {
     "sample_seconds",
     "reward",
     "frac_reward_zero_std",
+    "kl_answer",
 }
 _OF_AN_EVALUATION = {
     *("eval_loss", "eval_...", "eval_runtime"),

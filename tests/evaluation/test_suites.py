@@ -167,7 +167,7 @@ def test_the_demos_questions_do_not_judge_own_data(tmp_path: Path) -> None:
         ("sft", [{"read": 60}, None], "local data"),
         ("sft", [{"read": 4}], " 10 "),
         ("rlvr", [{"read": 60}], "data.validation=0.1"),
-        ("rm", [{"read": 60}], "SFT, DPO and RLVR"),
+        ("rm", [{"read": 60}], "SFT, DPO, KTO and RLVR"),
     ],
 )
 def test_what_is_advised_to_hold_rows_out_can_be_done(

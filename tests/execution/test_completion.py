@@ -318,6 +318,10 @@ def test_a_model_that_an_earlier_attempt_saved_is_not_this_ones(
         (("flags.loss_type=[ipo]",), 25.0, None),
         (("recipe.lora.rank=4", "recipe.beta=0.1"), 0.75, REFUTED),
         (("stage=demo",), 5.0, None),
+        (("stage=demo_kto",), 0.5, PROVEN),
+        (("stage=demo_kto",), 0.6931, REFUTED),
+        (("stage=demo_kto", "recipe.loss=apo_zero_unpaired"), 0.5, PROVEN),
+        (("stage=demo_kto", "recipe.undesirable_weight=2"), 0.75, None),
     ],
 )
 def test_the_first_loss_of_dpo_is_that_of_the_reference(
@@ -329,6 +333,7 @@ def test_the_first_loss_of_dpo_is_that_of_the_reference(
         else (*words, "trainer=trl_sft")
     )
     line = line if "trainer=dpo_tune_cache" not in words else ("stage=demo_dpo", *words)
+    line = words if "stage=demo_kto" in words else line
     plan = planned(*line, machine=fixed_machine(tmp_path))
     plan.folder.mkdir(parents=True)
     metrics = plan.folder / "metrics.jsonl"

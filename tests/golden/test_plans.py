@@ -73,6 +73,7 @@ PLANS = (
     ("demo_dpo", "trl_dpo", "processes=2"),  # DDP on CPUs
     ("dpo", "trl_dpo", "gpus=8"),  # a reference model in memory
     ("lora_dpo", "trl_dpo", "gpus=1"),  # the adapter's base is the reference
+    ("kto", "trl_kto", "gpus=8"),  # labels, and a reference that runs in each step
     ("rm", "reward_modeling", "gpus=8"),  # a reward model
     ("rlvr", "grpo_fast", "gpus=8"),  # Ray and vLLM beside DeepSpeed
     ("rlvr", "grpo", "gpus=8"),  # Ray and vLLM beside OLMo-core

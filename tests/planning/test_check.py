@@ -22,6 +22,7 @@ STAGES = {
     "olmo_core_finetune": ["stage=sft", "model=olmo2_1b", "recipe.packing=bins"],
     "dpo_tune_cache": ["stage=dpo"],
     "trl_dpo": ["stage=dpo"],
+    "trl_kto": ["stage=kto"],
     "dpo": ["stage=dpo", "model=olmo2_1b"],
     "reward_modeling": ["stage=rm"],
 }

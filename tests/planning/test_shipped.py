@@ -32,6 +32,9 @@ STAGES = {
     "rm": "rm",
     "lora_sft": "sft",
     "lora_dpo": "dpo",
+    "kto": "kto",
+    "lora_kto": "kto",
+    "demo_kto": "kto",
     "demo_lora": "sft",
     "rlvr": "rlvr",
     "lora_rlvr": "rlvr",
@@ -43,7 +46,10 @@ WIDTHS: list[dict[str, Any]] = [
     *({"gpus": gpus} for gpus in (1, 2, 8, 0)),
     {"device": Device.cpu, "processes": 2},
 ]
-DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "trl_grpo", "reward_modeling")
+DRIVEN = (
+    *("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "trl_kto", "trl_grpo"),
+    "reward_modeling",
+)
 
 
 def test_the_table_above_names_every_shipped_stage() -> None:
@@ -62,7 +68,7 @@ def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(
 ) -> None:
     recipe = ["recipe.chat_template=null"] if trainer == "trl_dpo" else []
     if stage.startswith("demo") and width == {"gpus": 8}:
-        recipe.append("recipe.per_device_batch_size=1")
+        recipe.append("recipe.per_device_batch_size=2")
     plan = build_plan(
         composed_at(width, f"stage={stage}", f"trainer={trainer}", *recipe), fixed_machine()
     )

@@ -24,6 +24,7 @@ TRAINERS = {
     "dpo_tune_cache": "dpo",
     "dpo": "dpo",
     "trl_dpo": "dpo",
+    "trl_kto": "kto",
     "reward_modeling": "rm",
 }
 

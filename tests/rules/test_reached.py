@@ -24,7 +24,7 @@ from launch.upstream.trainers import (
 from launch.worker.finding import Finding
 from tests.conftest import planned
 
-STAGES = {"sft": "sft", "dpo": "dpo", "rm": "rm", "rlvr": "rlvr"}
+STAGES = {"sft": "sft", "dpo": "dpo", "kto": "kto", "rm": "rm", "rlvr": "rlvr"}
 FAMILIES = {"open_instruct": tuple(OPEN_INSTRUCT), "trl": tuple(TRL)}
 DEMO = "stage=demo device=cpu data.build=null data.mix=[{name:a/b}]"
 MEANS = "recipe.loss_averaging=micro_batch_means"
@@ -44,7 +44,7 @@ LINES: list[tuple[str, int, str, str]] = [
     (
         "flash_needs_gpu",
         1,
-        "dpo_tune_cache trl_sft trl_dpo trl_grpo",
+        "dpo_tune_cache trl_sft trl_dpo trl_kto trl_grpo",
         "device=cpu recipe.attention=flash_2",
     ),
     ("epochs_in_schedule", 1, "reward_modeling", "recipe.epochs=2"),
@@ -70,8 +70,18 @@ LINES: list[tuple[str, int, str, str]] = [
         "trl_sft",
         "recipe.lora.rank=8 recipe.lora.init=pissa parallel=zero3",
     ),
-    ("lora_of_parameters", 1, "trl_sft trl_dpo trl_grpo", f"{EXPERTS} recipe.lora.dropout=0.1"),
-    ("lora_of_parameters", 2, "trl_sft trl_dpo trl_grpo", f"{EXPERTS} recipe.lora.dora=true"),
+    (
+        "lora_of_parameters",
+        1,
+        "trl_sft trl_dpo trl_kto trl_grpo",
+        f"{EXPERTS} recipe.lora.dropout=0.1",
+    ),
+    (
+        "lora_of_parameters",
+        2,
+        "trl_sft trl_dpo trl_kto trl_grpo",
+        f"{EXPERTS} recipe.lora.dora=true",
+    ),
     ("optimizer_needs_qlora", 1, "finetune", "recipe.optimizer=paged_adamw_8bit"),
     ("optimizer_of_qlora", 1, "finetune dpo_tune_cache", f"{NF4} recipe.optimizer=adamw"),
     ("push_unsupported", 1, "olmo_core_finetune", "hub.push=me/model"),
@@ -84,7 +94,7 @@ LINES: list[tuple[str, int, str, str]] = [
     ("quantized_liger", 1, "finetune dpo_tune_cache", f"{NF4} recipe.liger=true"),
     ("quantized_parallel", 1, "finetune dpo_tune_cache", f"device=cpu {NF4}"),
     ("quantized_parallel", 2, "finetune dpo_tune_cache", f"parallel=zero2 {NF4}"),
-    ("quantized_parallel", 3, "trl_sft trl_dpo trl_grpo", f"parallel=zero3 {NF4}"),
+    ("quantized_parallel", 3, "trl_sft trl_dpo trl_kto trl_grpo", f"parallel=zero3 {NF4}"),
     (
         "lora_checkpointing",
         1,
@@ -146,22 +156,42 @@ LINES: list[tuple[str, int, str, str]] = [
     ("vllm_correction", 3, "trl_grpo", "recipe.generation=vllm_colocate flags.min_p=0.1"),
     ("liger_dpo_loss", 1, "trl_dpo", LIGER_LOSS),
     ("liger_dpo_loss", 2, "trl_dpo", f"{LIGER_LOSS} flags.precompute_ref_log_probs=true"),
+    ("liger_kto_loss", 1, "trl_kto", LIGER_LOSS),
+    ("kto_batch_of_one", 1, "trl_kto", "recipe.per_device_batch_size=1"),
+    ("kto_order", 1, "trl_kto", "flags.train_sampling_strategy=random"),
+    (
+        "synced_reference",
+        1,
+        "trl_kto",
+        "flags.sync_ref_model=true flags.precompute_ref_log_probs=true",
+    ),
+    ("synced_reference", 2, "trl_kto", "flags.sync_ref_model=true recipe.lora.rank=8"),
     ("high_learning_rate", 1, "finetune dpo reward_modeling trl_sft", "recipe.learning_rate=0.5"),
     ("refused_value", 1, "finetune", f"{MEANS} flags.sequence_parallel_size=2"),
     (
         "flag_over_recipe",
         1,
-        "trl_sft trl_dpo",
+        "trl_sft trl_dpo trl_kto",
         "recipe.checkpoint_steps=5 flags.save_only_model=true",
     ),
     (
         "flag_over_recipe",
         2,
-        "trl_sft trl_dpo",
+        "trl_sft trl_dpo trl_kto",
         "recipe.checkpoint_steps=5 flags.ignore_data_skip=true",
     ),
-    ("flag_over_recipe", 3, "trl_sft trl_dpo", "data.validation=0.1 flags.eval_strategy=no"),
-    ("flag_over_recipe", 4, "trl_sft trl_dpo", "hub.push=me/model flags.push_to_hub=false"),
+    (
+        "flag_over_recipe",
+        3,
+        "trl_sft trl_dpo trl_kto",
+        "data.validation=0.1 flags.eval_strategy=no",
+    ),
+    (
+        "flag_over_recipe",
+        4,
+        "trl_sft trl_dpo trl_kto",
+        "hub.push=me/model flags.push_to_hub=false",
+    ),
     (
         "flag_over_recipe",
         5,

@@ -419,6 +419,42 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
     ),
     ("high_learning_rate", "trl_sft", {"learning_rate": 1.0}, [{"learning_rate": 1e-5}]),
     (
+        "liger_kto_loss",
+        "trl_kto",
+        {"liger_kernel_config": {"fused_linear_cross_entropy": True}, "use_liger_kernel": True},
+        [{"liger_kernel_config": {"rope": True}, "use_liger_kernel": True}],
+    ),
+    (
+        "kto_batch_of_one",
+        "trl_kto",
+        {"per_device_train_batch_size": 1},
+        [
+            {"per_device_train_batch_size": 2},
+            {"per_device_train_batch_size": 1, "loss_type": "apo_zero_unpaired"},
+        ],
+    ),
+    (
+        "kto_order",
+        "trl_kto",
+        {"train_sampling_strategy": "random"},
+        [
+            {"train_sampling_strategy": "sequential"},
+            {"train_sampling_strategy": "random", "loss_type": "apo_zero_unpaired"},
+        ],
+    ),
+    (
+        "synced_reference",
+        "trl_kto",
+        {"sync_ref_model": True, "precompute_ref_log_probs": True},
+        [{"sync_ref_model": True}, {"sync_ref_model": False, "precompute_ref_log_probs": True}],
+    ),
+    (
+        "synced_reference",
+        "trl_kto",
+        {"sync_ref_model": True, "recipe.lora.rank": 8},
+        [{"sync_ref_model": True, "recipe.lora.rank": None}],
+    ),
+    (
         "packing_flag",
         "trl_sft",
         {"packing": True, "recipe.packing": "none"},

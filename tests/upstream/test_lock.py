@@ -57,7 +57,8 @@ def test_an_unknown_trainer_is_a_user_error() -> None:
         ("trl.scripts.dpo", "trl_dpo"),
         ("lib/python3.11/site-packages/trl/scripts/sft.py", "trl_sft"),
         ("train.py", None),
-        ("trl/scripts/kto.py", None),
+        ("trl/scripts/kto.py", "trl_kto"),
+        ("trl/scripts/rloo.py", None),
         ("", None),
     ],
 )

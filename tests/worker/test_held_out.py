@@ -71,6 +71,24 @@ def test_pairs_ask_which_answer_is_more_likely(tmp_path: Path, tokenizer: Any) -
     assert chosen.startswith("Hello") and rejected.startswith("Go away")
 
 
+def test_bad_answers_are_asked_for_apart(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [
+        {"messages": turns("Hi", "Hello"), "label": True},
+        {"messages": turns("Hi", "Go away"), "label": False},
+    ]
+    _, tasks = write(tmp_path, tokenizer, rows)
+    assert {name: [doc["text"] for doc in docs] for name, docs in tasks.items()} == {
+        "held_out_bad": ["Go away"],
+        "held_out_exact": ["Hello"],
+        "held_out_loss": ["Hello"],
+    }
+    better = {}
+    for name in ("held_out_bad", "held_out_loss"):
+        text = (tmp_path / "tasks" / f"{name}.yaml").read_text(encoding="utf-8")
+        better[name] = "higher_is_better: true" in text
+    assert better == {"held_out_bad": True, "held_out_loss": False}
+
+
 def test_rows_that_name_their_tasks_become_these(tmp_path: Path, tokenizer: Any) -> None:
     rows: list[dict[str, Any]] = [
         {"task": name, "messages": turns("Hi", name)} for name in ("b", "a", "b")

@@ -181,3 +181,15 @@ def test_the_first_rows_are_streamed(tmp_path: Path) -> None:
         tmp_path / "out.json", detail=1, rows=2, hub_data=tmp_path / "cache", per_device=1
     )
     assert samples.stream_rows(str(tmp_path / "data"), "train", request)["prompt"] == ["0", "1"]
+
+
+def test_the_mismatched_answers_of_kto_are_no_rows_of_a_batch() -> None:
+    torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    batch = {
+        "input_ids": torch.tensor([[1, 2, 3], [4, 5, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]]),
+        "KL_input_ids": torch.tensor([[1, 2, 5, 0], [4, 3, 0, 0]]),
+        "KL_attention_mask": torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]),
+    }
+    described = samples.describe_batch(batch, 0)
+    assert described == {"rows": 2, "width": 3, "padding": 1, "documents": 2}

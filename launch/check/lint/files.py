@@ -20,17 +20,12 @@ from launch.check.lint.trainer_commands import (
     not_followed,
     warning,
 )
+from launch.upstream.trainers import ENTRIES
 
-# The trainers of a file of flags that names none, in the order of preference.
-_NAMES = (
-    "finetune",
-    "dpo_tune_cache",
-    "dpo",
-    "olmo_core_finetune",
-    "reward_modeling",
-    "trl_sft",
-    "trl_dpo",
-)
+# The trainers of RLVR, which a file of flags that names no trainer is not taken for.
+_OF_RLVR = ("grpo_fast", "grpo", "trl_grpo")
+# The trainers of such a file, in the order of preference.
+_NAMES = tuple(name for name in ENTRIES if name not in _OF_RLVR)
 TRAINERS = tuple(map(TrainerScript, _NAMES))
 
 

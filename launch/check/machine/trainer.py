@@ -12,6 +12,7 @@ import psutil
 
 from launch import resources
 from launch.check.machine.rule import Host, rule
+from launch.config.kinds import KINDS
 from launch.config.recipe_keys import Quantization
 from launch.config.schema import Family, Launcher
 from launch.host.interpreter import (
@@ -55,7 +56,7 @@ def checkout_exists(plan: Plan, host: Host) -> Finding:
         return skipped(f"{plan.trainer} needs no checkout")
     if plan.upstream.checkout:
         return passed(str(plan.upstream.checkout))
-    other = {"sft": "trl_sft", "dpo": "trl_dpo"}.get(plan.config.stage.kind.value)
+    other = KINDS[plan.config.stage.kind].trainer
     fetch = f"run `{fetch_command()}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
     cure = fetch if other is None else Fix.of(f"{fetch}; without one: {{0}}", f"trainer={other}")
     return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)

@@ -87,7 +87,8 @@ def _candidates_of_modes(
     """Yield the settings with fewer samples, gradient checkpointing and each of the modes."""
     with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
     with_fused_loss = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
-    batch_sizes = _batch_sizes(setting.micro_batch, setting.accumulation)
+    least = 2 if setting.kind == Kind.kto else 1  # KTO's KL term needs a neighbour for each row
+    batch_sizes = _batch_sizes(setting.micro_batch, setting.accumulation, least)
     for mode in modes:
         for checkpointing in sorted({setting.checkpointing, True}):
             changed = replace(
@@ -101,11 +102,12 @@ def _candidates_of_modes(
                 yield _with_samples(changed, size)
 
 
-def _batch_sizes(per_device: int, accumulation: int) -> list[int]:
+def _batch_sizes(per_device: int, accumulation: int, least: int = 1) -> list[int]:
     """Return the per-device batch sizes that keep the samples of a step, from the present one down
-    to 1.
+    to `least`; the present one alone where it is smaller.
     """
-    sizes = [size for size in divisors(per_device * accumulation) if size <= per_device]
+    least = min(least, per_device)
+    sizes = [size for size in divisors(per_device * accumulation) if least <= size <= per_device]
     return sizes[::-1]
 
 

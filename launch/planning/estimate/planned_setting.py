@@ -114,6 +114,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         autocast=_has_autocast(plan),
         chunked_head=is_trl,
         reference=_has_live_reference(plan),
+        extra_passes=_count_extra_passes(plan),
         generation=generation,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
@@ -177,6 +178,20 @@ def _has_live_reference(plan: Plan) -> bool:
     return has_reference(plan) and plan.lora is None and not is_precomputed
 
 
+def _count_extra_passes(plan: Plan) -> int:
+    """Return the forward passes without gradients of each micro batch of KTO: one of mismatched
+    answers for the KL term, and the reference's two, which an adapter that is switched off makes
+    (trl/trainer/kto_trainer.py:1415-1438). The passes of DPO's reference are in the measured rates.
+    """
+    if plan.config.stage.kind != Kind.kto:
+        return 0
+    values = values_of(plan.flags)
+    mismatched = int(values.get("loss_type", "kto") == "kto")
+    if values.get("precompute_ref_log_probs"):
+        return mismatched
+    return 2 * mismatched + 1
+
+
 def _sample_limit(plan: Plan) -> int:
     """Return the number of tokens of the longest sample, for RLVR of prompt and response.
 
@@ -206,7 +221,7 @@ def _checkpoints_parts(values: Mapping[str, Any]) -> bool:
 
 
 def has_reference(plan: Plan) -> bool:
-    """Return whether a second model is in memory: TRL's DPO has one, and its GRPO if the KL
+    """Return whether a second model is in memory: TRL's DPO and KTO have one, and its GRPO if the KL
     divergence counts.
     """
     trainer = plan.config.trainer

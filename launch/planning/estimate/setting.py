@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launch.config.kinds import KINDS
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Kind, Mode
 from launch.planning.estimate.optimizers import ADAMW, OptimizerState
@@ -80,6 +81,9 @@ class MemorySetting:
     autocast: bool = False  # fp32 weights, computed in bf16: TRL without DeepSpeed
     chunked_head: bool = False  # TRL's output matrix, which never holds the logits of all tokens
     reference: bool = False  # a second, frozen copy of the weights: TRL's DPO
+    # Further forward passes of a micro batch in a step, without gradients: those of KTO's KL term, and
+    # its reference's.
+    extra_passes: int = 0
     # Samples of a forward pass that precomputes log-probs, over those of a training pass.
     reference_factor: float = 0.0
     # Samples of a forward pass of the evaluation, over those of a training pass; 0: no evaluation.
@@ -105,7 +109,7 @@ class MemorySetting:
         """Sequences of a forward pass. DPO concatenates chosen and rejected (upstream
         dpo_utils.py:848-860).
         """
-        return self.micro_batch * (2 if self.kind == Kind.dpo else 1)
+        return self.micro_batch * KINDS[self.kind].sequences
 
     @property
     def rows(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from launch.config.kinds import KINDS
 from launch.config.schema import Kind, Mode
 from launch.planning.batch_split import Batch
 from launch.planning.batches import SimulatedLoad, simulate_load
@@ -65,7 +66,7 @@ def predict_step(
         batch,
         packed=setting.packing,
         balanced=balanced,
-        halves=2 if setting.kind == Kind.dpo else 1,
+        halves=KINDS[setting.kind].sequences,
         waits_each_turn=setting.mode in _SYNC_EACH_MICRO_BATCH,
     )
     parts = {"arithmetic": 0.0, "host": 0.0, "communication": 0.0}
@@ -112,9 +113,11 @@ def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rate
         rate = rates.causal
     attention = operations * shape.query_width * shape.layers
     # Backward takes 2.5 times forward's products of attention, because it recomputes one of them.
-    seconds = matrices / rates.matrix + (3.5 + recomputed) * attention / rate
+    extra = setting.extra_passes  # each a third of a forward and a backward pass
+    matrices += extra * tokens * token_flops(shape) / 3
+    seconds = matrices / rates.matrix + (3.5 + recomputed + extra) * attention / rate
     plain = replace(setting, tokens=tokens, checkpointing=False)
-    return seconds + (3 + recomputed) * saved_bytes(plain) / rates.memory
+    return seconds + (3 + recomputed + extra) * saved_bytes(plain) / rates.memory
 
 
 def _host_seconds(setting: MemorySetting, rates: Rates) -> float:
@@ -132,6 +135,7 @@ def _host_seconds(setting: MemorySetting, rates: Rates) -> float:
         layer = rates.layer
         if setting.checkpointing:
             layer *= 4 / 3
+    kernels *= 1 + setting.extra_passes / 3
     return setting.shape.layers * layer * kernels
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launch.config.kinds import KINDS
 from launch.config.schema import Kind
 from launch.data.sources import DataFiles
 from launch.planning.mixture import MixtureEntry
@@ -25,7 +26,7 @@ def trainer_evaluates(case: SettingsCase) -> Iterator[Finding]:
     kind = case.config.stage.kind
     if validation is None or trainer.validation_flags:
         return
-    trl_evaluates = kind in (Kind.sft, Kind.dpo)
+    trl_evaluates = KINDS[kind].evaluates
     # `launch eval` asks the held-out prompts of RLVR
     uses_held_out = (trl_evaluates or kind == Kind.rlvr) and not isinstance(validation, list)
     if uses_held_out and not _held_out_of_unstaged(case):
@@ -35,7 +36,7 @@ def trainer_evaluates(case: SettingsCase) -> Iterator[Finding]:
     sentence = "remove {0} and score the finished model with {1}"
     if trl_evaluates:
         sentence += ", or train with TRL ({2})"
-    cure = Fix.of(sentence, f"~{KEY}", "$ launch eval", f"trainer=trl_{kind.value}")
+    cure = Fix.of(sentence, f"~{KEY}", "$ launch eval", f"trainer={KINDS[kind].trainer}")
     yield failed(message, cure, case.locate(KEY))
 
 

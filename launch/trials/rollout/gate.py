@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.schema import Kind
 from launch.config.trials import GatesConfig
 from launch.rules.code import CodeRule, summary_of
 from launch.trials.measurement import Measurement
 from launch.worker.finding import Finding
 
-# The kinds of training whose loss shows progress. RLVR's loss is 0 by construction, and its data is
-# sampled.
-LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)
+# The kinds of training whose loss shows progress.
+LOSS_KINDS = tuple(kind for kind, row in KINDS.items() if row.loss_falls)
 
 
 @dataclass(frozen=True)

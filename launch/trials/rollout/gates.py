@@ -25,6 +25,7 @@ from launch.worker.evidence import PROVEN, REFUTED, TOO_SHORT, Evidence
 from launch.worker.finding import Finding
 
 _DPO = (Kind.dpo,)
+_PREFERENCES = (Kind.dpo, Kind.kto)  # with rewards of good and of bad answers
 _NO_REFERENCE = ("simpo",)  # the losses of DPO that need no reference model
 
 
@@ -283,26 +284,26 @@ def mann_kendall(values: Sequence[float]) -> float:
 
 @gate(
     "first_dpo_loss",
-    "Rafailov et al. 2023, equation 7: -log sigmoid(0), as the policy starts as the reference",
-    kinds=_DPO,
+    "Rafailov et al. 2023, equation 7: -log sigmoid(0), as the policy starts as the reference; "
+    "Ethayarajh et al. 2024, equation 7: 1 - sigmoid(0)",
+    kinds=_PREFERENCES,
 )
 def first_dpo_loss(case: GateCase) -> Finding | None:
-    """At the first step the policy is the reference, so the sigmoid loss is ln 2; else the
-    reference is another model, a stale cache, or gets other inputs.
+    """At the first step the policy is the reference, so DPO's sigmoid loss is ln 2, and KTO's 1/2;
+    else the reference is another model, a stale cache, or gets other inputs.
     """
     step, loss = next(iter(case.now.series("loss")), (0, math.nan))
     compared = compare_first_loss(case.now.plan, step, loss, case.config.first_dpo_loss.tolerance)
     if compared is None:
         return None
-    distance, tolerance = compared
-    numbers = {"loss": loss, "away": distance, "tolerance": tolerance}
-    if not distance <= tolerance:
+    numbers = {"loss": loss, "away": compared.distance, "tolerance": compared.tolerance}
+    if not compared.distance <= compared.tolerance:
         message = (
-            f"the first loss is {loss:.4g}, not ln 2 ({math.log(2):.4g}): the reference is "
-            "not this policy"
+            f"the first loss is {loss:.4g}, not {compared.name} ({compared.due:.4g}): the "
+            "reference is not this policy"
         )
         return failed(message, **numbers)
-    return passed(f"{loss:.4f}, {distance:.1g} from ln 2", **numbers)
+    return passed(f"{loss:.4f}, {compared.distance:.1g} from {compared.name}", **numbers)
 
 
 @gate(
@@ -353,7 +354,7 @@ def reward_accuracy(case: GateCase) -> Finding:
     return failed(message, **numbers)
 
 
-@gate("chosen_above_rejected", "rewards/margin: chosen minus rejected reward", kinds=_DPO)
+@gate("chosen_above_rejected", "rewards/margin: chosen minus rejected reward", kinds=_PREFERENCES)
 def chosen_above_rejected(case: GateCase) -> Finding | None:
     """The chosen answers must score above the rejected ones; else the two are swapped."""
     config = case.config.loss_falls
@@ -374,7 +375,7 @@ def chosen_above_rejected(case: GateCase) -> Finding | None:
 @gate(
     "margins_finite",
     "a log-prob of minus infinity: an empty or truncated answer",
-    kinds=_DPO,
+    kinds=_PREFERENCES,
     early=True,
 )
 def margins_finite(case: GateCase) -> Finding | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import KINDS
 from launch.config.line import format_value
 from launch.config.schema import Kind
 from launch.config.trials import TuneConfig
@@ -260,7 +261,9 @@ class TuneRecord(TrialRecord[Probe]):
     @property
     def _loss_unit(self) -> str:
         """The unit that the loss is the mean of."""
-        return "token" if self.plan.config.stage.kind == Kind.sft else "pair"
+        if self.plan.config.stage.kind == Kind.sft:
+            return "token"
+        return KINDS[self.plan.config.stage.kind].unit
 
     def contents(self) -> dict[str, Any]:
         best = self.best

@@ -276,7 +276,8 @@ def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> SplitWeig
     always weighs micro batches by their tokens (olmo_core_train_modules.py:236-243).
     """
     same_size = candidate.per_device == base.per_device
-    if plan.config.trainer.weighs_pairs:
+    # KTO's KL term is that of a micro batch (trl/trainer/kto_trainer.py:1444).
+    if plan.config.trainer.weighs_pairs or plan.config.stage.kind == Kind.kto:
         return SplitWeighting.same if same_size else SplitWeighting.micro_batches
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
         return SplitWeighting.same

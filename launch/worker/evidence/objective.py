@@ -14,6 +14,14 @@ LOSS = "loss"
 # {setting of DPO: the attribute of TRL's DPOTrainer that its loss reads}
 # (trl/trainer/dpo_trainer.py).
 _OF_DPO = {BETA: "beta", LOSS: "loss_types"}
+# {setting of KTO: the attribute of TRL's KTOTrainer that its loss reads}
+# (trl/trainer/kto_trainer.py).
+_OF_KTO = {
+    BETA: "beta",
+    LOSS: "loss_type",
+    "desirable_weight": "desirable_weight",
+    "undesirable_weight": "undesirable_weight",
+}
 # {setting of RLVR: the attribute of TRL's GRPOTrainer that its loss or its sampling reads}
 # (trl/trainer/grpo_trainer.py).
 _OF_RLVR = {
@@ -37,6 +45,8 @@ def check_trl(trainer: Any, requested: Mapping[str, str]) -> list[Evidence]:
     attributes = _OF_DPO
     if hasattr(trainer, "num_generations"):
         attributes = _OF_RLVR
+    elif hasattr(trainer, "calculate_KL"):
+        attributes = _OF_KTO
     evidence = []
     for name, attribute in attributes.items():
         if name not in requested:

@@ -24,33 +24,61 @@ _SHUFFLING = ("finetune.py", "dpo_tune_cache.py", "reward_modeling.py")
 # Rows of OLMo-core's order that are compared.
 _FIRST_ROWS = 64
 
+# The columns with answers of TRL's DPO and KTO, whose prompts are in a column of their own.
+_ANSWERS = ("chosen_ids", "rejected_ids", "completion_ids")
+
 Tokens = Sequence[int]
 
 
 def check_order(
-    objects: TrainerObjects, passed: Sequence[Tokens], script: str | None, requested: str | None
+    objects: TrainerObjects,
+    passed: Sequence[Tokens],
+    script: str | None,
+    requested: str | None,
+    sources: Sequence[Any] = (),
 ) -> list[Evidence]:
     """Return the evidence "seed": whether the first micro batch has the rows that the seed gives.
 
-    `passed`: the documents of the first pass with gradients. For reward_modeling.py only the shuffle
-    of the data set is compared: its sampler draws from torch's global generator, which models and
-    adapters draw from too. For GRPO, whose passes have generated tokens, the sampler is read.
+    `passed`: the documents of the first pass with gradients; `sources`: the data sets before they
+    were tokenised. KTO's are shuffled by launch's entry and taken as they stand. For
+    reward_modeling.py only the shuffle of the data set is compared: its sampler draws from torch's
+    global generator, which models and adapters draw from too. For GRPO, whose passes have generated
+    tokens, the sampler is read.
     """
     if requested is None:
         return []
     seed = int(requested)
     dataset = getattr(objects.dataloader, "dataset", None)
+    is_in_turn = deals_in_turn(objects.trainer)
+    unknown = None
     if not hasattr(dataset, "__len__"):
-        return [_unproven("the rows are streamed, in the order of their files", requested)]
+        unknown = "the rows are streamed, in the order of their files"
+    elif is_in_turn and not sources:
+        unknown = "the rows before they were tokenised were not seen"
+    if unknown is not None:
+        return [_unproven(unknown, requested)]
     if hasattr(objects.trainer, "num_generations"):
         return [_check_sampler(objects.dataloader, requested)]
-    if script in _SHUFFLING and not is_shuffled(dataset, seed):
+    shuffled = dataset if script in _SHUFFLING else None
+    if is_in_turn:
+        shuffled = sources[0]
+    if shuffled is not None and not is_shuffled(shuffled, seed):
         how = "the order of the shuffled data set"
         return [Evidence(SEED, "another order", how).judge(requested, False)]
     if script == "reward_modeling.py":
         how = "the order of the shuffled data set; torch's global generator deals its rows"
         return [Evidence(SEED, requested, how).judge(requested, True)]
     return [_check_first_rows(objects, passed, requested)]
+
+
+def deals_in_turn(trainer: Any) -> bool:
+    """Whether TRL's KTO takes the rows of its data set as they stand, as its KL term needs, which
+    pairs each row with its neighbour (trl/trainer/kto_trainer.py:1152). Without that term its sampler
+    may be another one.
+    """
+    if not hasattr(trainer, "calculate_KL"):
+        return False
+    return bool(trainer.args.train_sampling_strategy == "sequential")
 
 
 def _unproven(reason: str, requested: str) -> Evidence:
@@ -93,7 +121,10 @@ def _check_first_rows(
     dataset = objects.dataloader.dataset
     steps = max(1, -(-len(objects.dataloader) // accumulation))  # optimizer steps of an epoch
     epoch, step = divmod(objects.step or 0, steps)
-    order = fill_epoch(deal_epoch(len(dataset), int(requested) + epoch), ranks, size)
+    dealt = deal_epoch(len(dataset), int(requested) + epoch)
+    if deals_in_turn(objects.trainer):
+        dealt = list(range(len(dataset)))
+    order = fill_epoch(dealt, ranks, size)
     first = step * accumulation * ranks * size
     batch = order[first : first + accumulation * ranks * size]
     sampler = find_sampler(objects.dataloader)
@@ -129,17 +160,20 @@ def read_documents(dataset: Any, rows: Sequence[int], loader: Any) -> list[list[
     if "chosen_input_ids" in names:
         pairs = [(plain[row]["chosen_input_ids"], plain[row]["rejected_input_ids"]) for row in rows]
         return [list(half) for half in zip(*pairs, strict=True)]
-    if not names >= {"prompt_ids", "chosen_ids", "rejected_ids"}:
+    answers = [name for name in _ANSWERS if name in names]
+    if "prompt_ids" not in names or not answers:
         return None
-    # TRL's DPO cuts in its collator (trl/trainer/dpo_trainer.py:153-163).
+    # TRL's DPO and KTO cut in their collators (trl/trainer/dpo_trainer.py:153-163).
     collator = getattr(loader.collate_fn, "data_collator", loader.collate_fn)
     limit = getattr(collator, "max_length", None)
     cut = slice(None, limit)
     if limit is not None and getattr(collator, "truncation_mode", None) == "keep_end":
         cut = slice(-limit, None)
-    chosen = [(plain[row]["prompt_ids"] + plain[row]["chosen_ids"])[cut] for row in rows]
-    rejected = [(plain[row]["prompt_ids"] + plain[row]["rejected_ids"])[cut] for row in rows]
-    return [chosen, rejected]
+
+    def read(name: str) -> list[Tokens]:
+        return [(plain[row]["prompt_ids"] + plain[row][name])[cut] for row in rows]
+
+    return [read(name) for name in answers]
 
 
 def _check_sampler(loader: Any, requested: str) -> Evidence:

@@ -63,7 +63,7 @@ class RowRecord:
         """Note the data sets that launch's entry over TRL loads, and what TRL makes of them."""
         import trl
 
-        from .. import trl_data
+        from .. import trl_data, trl_scripts
 
         @hooks.replaces(trl_data, "keep_rows")
         def keep_and_note(
@@ -74,7 +74,10 @@ class RowRecord:
                 self.parts.append(LoadedPart(name, len(kept[split])))
             return kept
 
-        for kind in (trl.SFTTrainer, trl.DPOTrainer):
+        for script in trl_scripts.SCRIPTS.values():
+            kind = getattr(trl, script.trainer)
+            if not hasattr(kind, "_prepare_dataset"):  # GRPO's, which tokenises as it samples
+                continue
 
             @hooks.replaces(kind, "_prepare_dataset")
             def prepare_and_note(
@@ -84,7 +87,9 @@ class RowRecord:
                 if "train" in more and hasattr(dataset, "__len__"):
 
                     def prepare_few(rows: Any, alone: Any) -> Any:
-                        return prepare(trainer, rows, tokenizer, alone, *more)
+                        # KTO's would warn of the balance of a few labels
+                        names = ("staged" if part == "train" else part for part in more)
+                        return prepare(trainer, rows, tokenizer, alone, *names)
 
                     self._note_prepared(dataset, prepared, args, prepare_few)
                 return prepared

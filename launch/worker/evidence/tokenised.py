@@ -17,7 +17,7 @@ _CANDIDATES = 2_000  # rows of the same length that are compared with one of the
 # The columns with tokens and labels, as open-instruct and TRL name them.
 _COLUMNS = (
     *("input_ids", "labels", "chosen_input_ids", "chosen_labels", "rejected_input_ids"),
-    *("rejected_labels", "prompt_ids", "chosen_ids", "rejected_ids"),
+    *("rejected_labels", "prompt_ids", "chosen_ids", "rejected_ids", "completion_ids"),
 )
 
 Row = Mapping[str, Any]

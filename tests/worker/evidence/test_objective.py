@@ -171,5 +171,31 @@ def test_a_trainer_of_grpo_shows_how_it_samples_and_clips(
     assert [item.what for item in other if item.verdict == "refuted"] == [name]
 
 
+KTO = {
+    "calculate_KL": True,
+    "beta": 0.1,
+    "loss_type": "kto",
+    "desirable_weight": 1.0,
+    "undesirable_weight": 2.6,
+}
+WEIGHED = {"beta": "0.1", "loss": "kto", "desirable_weight": "1.0", "undesirable_weight": "2.6"}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "name"),
+    [
+        ("beta", 0.5, "beta"),
+        ("loss_type", "apo_zero_unpaired", "loss"),
+        ("desirable_weight", 1.5, "desirable_weight"),
+        ("undesirable_weight", 1.0, "undesirable_weight"),
+    ],
+)
+def test_what_the_loss_of_kto_reads(attribute: str, value: object, name: str) -> None:
+    same = check_trl(SimpleNamespace(**KTO), WEIGHED)
+    assert {item.what: item.verdict for item in same} == dict.fromkeys(WEIGHED, "proven")
+    other = check_trl(SimpleNamespace(**{**KTO, attribute: value}), WEIGHED)
+    assert [item.what for item in other if item.verdict == "refuted"] == [name]
+
+
 def test_without_a_trainer_of_trl_nothing_is_found() -> None:
     assert check_trl(None, SAMPLED) == []

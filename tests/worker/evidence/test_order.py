@@ -115,6 +115,49 @@ def test_the_sampler_of_prompts_has_the_seed() -> None:
     assert verdicts == ["proven", "refuted"]
 
 
+@pytest.mark.parametrize(
+    ("seed", "dealt", "verdict"),
+    [(SEED, 0, "proven"), (SEED + 1, 0, "refuted"), (SEED, 2, "refuted"), (None, 0, "unproven")],
+)
+def test_rows_that_are_shuffled_first_and_dealt_in_turn(
+    seed: int | None, dealt: int, verdict: str
+) -> None:
+    """As for KTO: `seed` is that of the shuffle, None where it was not seen; `dealt` is the row that
+    comes first.
+    """
+    rows = datasets.Dataset.from_dict({"text": [str(row) for row in range(ROWS)]})
+    source = rows if seed is None else rows.shuffle(seed=seed)
+    prepared = source.map(
+        lambda row: {"prompt_ids": [1], "completion_ids": tokens(int(row["text"]))}
+    )
+    accelerator = accelerate.Accelerator(cpu=True)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(prepared, batch_size=2))
+    arguments = SimpleNamespace(
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=1,
+        train_sampling_strategy="sequential",
+    )
+    trainer = SimpleNamespace(calculate_KL=True, args=arguments)
+    objects = TrainerObjects(accelerator, dataloader=loader, trainer=trainer, step=0)
+    first = [prepared[row] for row in (dealt, dealt + 1)]
+    documents = [row["prompt_ids"] + row["completion_ids"] for row in first]
+    sources = [] if seed is None else [source]
+    [finding] = order.check_order(objects, documents, None, str(SEED), sources)
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("strategy", "in_turn"), [("sequential", True), ("random", False), ("group_by_length", False)]
+)
+def test_kto_without_its_kl_term_may_sample_as_other_trainers_do(
+    strategy: str, in_turn: bool
+) -> None:
+    arguments = SimpleNamespace(train_sampling_strategy=strategy)
+    trainer = SimpleNamespace(calculate_KL=False, args=arguments)
+    assert order.deals_in_turn(trainer) is in_turn
+    assert not order.deals_in_turn(SimpleNamespace(args=arguments))
+
+
 @pytest.mark.parametrize("limit", [None, 8])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_rows_of_open_instructs_loader(limit: int | None, rank: int, tmp_path: Any) -> None:

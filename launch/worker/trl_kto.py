@@ -1,0 +1,95 @@
+"""The rows of TRL's KTOTrainer: conversations with a label, in the order of a seed.
+
+TRL takes them as they stand (train_sampling_strategy, trl/trainer/kto_config.py:121), because the KL
+term of a row is computed with the answer of its neighbour (trl/trainer/kto_trainer.py:1159). Files
+often have all good answers first, so that the rows are shuffled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LABEL = "label"
+_MESSAGES = "messages"
+_PROMPT = "prompt"
+_COMPLETION = "completion"
+
+
+def prepare_rows(data: Any, split: str, seed: int) -> Any:
+    """Return splits as KTOTrainer takes them, the rows of `split` in the order of the seed.
+
+    Raises ValueError for rows without labels, and for labels that are no truth values or all the
+    same. Rows of a stream are neither counted nor shuffled.
+    """
+    prepared: dict[str, Any] = {}
+    for name, rows in data.items():
+        # several validation sets, by their names
+        if isinstance(rows, Mapping):
+            prepared[name] = {curve: to_completions(part) for curve, part in rows.items()}
+        else:
+            prepared[name] = to_completions(rows)
+    trained: Any = prepared[split]
+    if hasattr(trained, "__len__"):
+        _check_both(trained)
+        prepared[split] = trained.flatten_indices().shuffle(seed=seed)
+    return prepared
+
+
+def to_completions(rows: Any) -> Any:
+    """Return rows with `prompt`, `completion` and `label`: staged rows have `messages`, whose last
+    one is the labelled answer.
+
+    Raises ValueError for rows without labels, or whose labels are no truth values.
+    """
+    names = rows.column_names or list(next(iter(rows)))  # a stream may not know its columns
+    if LABEL not in names:
+        raise ValueError(f"KTO needs a column {LABEL!r}; the columns are {', '.join(names)}")
+    rows = _as_truth_values(rows)
+    if _COMPLETION in names or _MESSAGES not in names:
+        return rows
+    return rows.map(
+        _split_messages, remove_columns=[_MESSAGES], features=_split_types(rows.features)
+    )
+
+
+def _split_messages(row: Mapping[str, Any]) -> dict[str, Any]:
+    messages = list(row[_MESSAGES])
+    return {_PROMPT: messages[:-1], _COMPLETION: messages[-1:]}
+
+
+def _split_types(types: Any) -> Any:
+    """Return the types of the columns once messages are split, each part with the type of the whole:
+    `datasets` would give all turns the keys of any, and a template would write them. None where the
+    types are not known.
+    """
+    from datasets import Features
+
+    if types is None:
+        return None
+    others = {name: kind for name, kind in types.items() if name != _MESSAGES}
+    return Features({**others, _PROMPT: types[_MESSAGES], _COMPLETION: types[_MESSAGES]})
+
+
+def _as_truth_values(rows: Any) -> Any:
+    """Return rows whose labels are true or false, where they are 1 or 0. Those of a stream stay as
+    they are: TRL reads both.
+    """
+    from datasets import Value
+
+    if not hasattr(rows, "unique"):
+        return rows
+    values = set(rows.unique(LABEL))
+    if not values <= {0, 1}:
+        shown = ", ".join(map(repr, sorted(values, key=str)[:3]))
+        raise ValueError(f"KTO's labels are true or false, and the column {LABEL!r} has {shown}")
+    boolean = Value("bool")
+    return rows if rows.features[LABEL] == boolean else rows.cast_column(LABEL, boolean)
+
+
+def _check_both(rows: Any) -> None:
+    """Raise ValueError for rows that all have the same label."""
+    values = rows.unique(LABEL)
+    if len(values) < 2:
+        kind = "good" if values and values[0] else "bad"
+        raise ValueError(f"all {len(rows)} answers are labelled {kind}: KTO needs both kinds")

@@ -1,0 +1,155 @@
+"""The labels of KTO's rows: which columns have them, what they may be, and how they weigh."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.config.schema import Kind
+from launch.data.conversion import Conversion
+from launch.data.labels import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
+from launch.data.stage_kind import choose_kind
+from launch.data.staging import load_staged, stage
+from launch.digests import hash_file
+from launch.errors import UserError
+from tests.data.files import CHAT, PAIR, local, write_csv, write_lines
+
+ANSWER = {"prompt": "Hi", "completion": "Hello"}
+
+
+def convert(path: Path, columns: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    data = local(path, kind=Kind.kto, columns=columns)
+    return [row for _, row in Conversion(data).rows(data.files.paths)]
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "label"),
+    [
+        ({**ANSWER, "label": True}, None, True),
+        ({**ANSWER, "label": False}, None, False),
+        ({**ANSWER, "kto_tag": 0}, None, False),
+        ({**ANSWER, "feedback": 1.0}, None, True),
+        ({**CHAT, "Label": False}, None, False),
+        ({"instruction": "Hi", "output": "Hello", "kto_tag": True}, None, True),
+        (
+            {"q": "Hi", "a": "Hello", "up": 1},
+            {"prompt": "q", "completion": "a", "label": "up"},
+            True,
+        ),
+        ({**ANSWER, "thumb": "good"}, {"label": "thumb:good/bad"}, True),
+        ({**ANSWER, "thumb": " bad "}, {"label": "thumb:good/bad"}, False),
+        ({**ANSWER, "label": "false"}, {"label": "label:true/false"}, False),
+        ({**ANSWER, "votes": {"good": 1}}, {"label": "votes.good"}, True),
+        ({**ANSWER, "votes": {"first": "no"}}, {"label": "votes.first:yes/no"}, False),
+        # a column that is named is the label, whatever another one has
+        ({**ANSWER, "label": True, "thumb": False}, {"label": "thumb"}, False),
+    ],
+)
+def test_a_label_is_read(
+    tmp_path: Path, row: dict[str, Any], columns: dict[str, str] | None, label: bool
+) -> None:
+    [converted] = convert(write_lines(tmp_path / "rows.jsonl", [row]), columns)
+    assert converted == {**CHAT, "label": label}
+
+
+@pytest.mark.parametrize(
+    ("row", "id", "named"),
+    [
+        (ANSWER, "data_label", "data.columns.label=MY_COLUMN"),
+        ({**ANSWER, "label": "true"}, "data_label", "data.columns.label=label:true/false"),
+        ({**ANSWER, "kto_tag": "no"}, "data_label", "data.columns.label=kto_tag:GOOD/BAD"),
+        ({**ANSWER, "label": 4}, "data_label", "4"),
+        ({**ANSWER, "label": [True]}, "data_label", "a list"),
+        ({"messages": CHAT["messages"][:1], "label": True}, "data_no_answer", "last turn"),
+        (
+            {"messages": CHAT["messages"][:1], "response": "Hello", "label": True},
+            "data_no_answer",
+            "data.columns.prompt=messages",
+        ),
+        ({"messages": CHAT["messages"][1:], "label": True}, "data_row", "without a prompt"),
+        (
+            {
+                "messages": [CHAT["messages"][0], {**CHAT["messages"][1], "weight": 0}],
+                "label": True,
+            },
+            "data_marks",
+            "weight",
+        ),
+        ({**PAIR, "label": True}, "data_columns", "dpo"),
+        ({"text": "Hello", "label": True}, "data_columns", "text"),
+    ],
+)
+def test_a_row_without_a_usable_label_is_refused(
+    tmp_path: Path, row: dict[str, Any], id: str, named: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        convert(write_lines(tmp_path / "rows.jsonl", [row]))
+    [problem] = refused.value.problems
+    assert problem.id == id and named in f"{problem.message} {problem.cure}"
+    assert problem.where == f"{tmp_path}/rows.jsonl:1"
+
+
+def test_the_cure_of_a_text_is_what_reads_it(tmp_path: Path) -> None:
+    rows = [["prompt", "completion", "label"], ["Hi", "No", "False"]]
+    table = write_csv(tmp_path / "rows.csv", rows)
+    with pytest.raises(UserError) as refused:
+        convert(table)
+    assert "data.columns.label=label:true/false" in str(refused.value.problems[0].cure)
+    assert convert(table, {"label": "label:true/false"})[0]["label"] is False
+    with pytest.raises(UserError) as other:
+        convert(table, {"label": "label:up/down"})
+    assert other.value.problems[0].id == "data_label"
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "kind"),
+    [
+        ({**ANSWER, "label": True}, (), Kind.kto),
+        ({**ANSWER, "feedback": 0}, (), Kind.kto),
+        ({**ANSWER, "kto_tag": "yes"}, (), Kind.kto),
+        ({**ANSWER, "label": "thumb"}, ("label",), Kind.kto),
+        ({**ANSWER, "label": "positive"}, (), Kind.sft),  # a class
+        ({**ANSWER, "label": 3}, (), Kind.sft),
+        ({**ANSWER, "feedback": "well written"}, (), Kind.sft),
+        ({**ANSWER, "label": True, "ground_truth": "4"}, ("label",), Kind.kto),
+        ({**CHAT, "label": False}, (), Kind.kto),
+        ({**PAIR, "label": True}, (), Kind.dpo),
+        ({"prompt": "Hi", "label": True}, (), Kind.rlvr),
+    ],
+)
+def test_rows_are_for_kto_by_their_label(
+    row: dict[str, Any], columns: tuple[str, ...], kind: Kind
+) -> None:
+    assert choose_kind(row, None, "rows.jsonl:1", columns) == kind
+
+
+def test_the_labels_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}?", "completion": "Yes", "label": n % 4 == 0} for n in range(80)]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    data = local(tmp_path / "rows.jsonl", kind=Kind.kto, validation=0.25)
+    assert stage(data, hash_file) is not None
+    staged = load_staged(data)
+    assert staged is not None and staged.labels is not None
+    assert staged.labels.good + staged.labels.bad == staged.train == 60
+    assert any("20 answers are labelled good, 60 bad" in note for note in staged.notes)
+
+
+def test_the_weight_that_is_computed_balances_the_labels() -> None:
+    draw = random.Random(0)
+    for _ in range(300):
+        count = LabelCount(draw.randint(1, 5000), draw.randint(1, 5000))
+        weights = {"desirable_weight": draw.choice((0.5, 1.0, 2.0)), "undesirable_weight": 1.0}
+        before = measure_balance(count, **_as_arguments(weights))
+        if 1 <= before <= LARGEST_RATIO:
+            continue
+        key, weight = balance_weights(count, **_as_arguments(weights))
+        assert weight > weights[key]  # a weight is raised, never lowered
+        after = measure_balance(count, **_as_arguments({**weights, key: weight}))
+        assert 1 <= after <= LARGEST_RATIO, (count, weights, key, weight)
+
+
+def _as_arguments(weights: dict[str, float]) -> dict[str, float]:
+    return {key.removesuffix("_weight"): value for key, value in weights.items()}
