@@ -33,6 +33,7 @@ STAGES = {
     "rl": "demo_rlvr",
     "colours": "demo_rlvr",
     "polite": "dpo",
+    "thumbs": "kto",
     "sft_1b": "sft",
     "S": "sft",
 }
