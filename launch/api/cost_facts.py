@@ -11,9 +11,10 @@ from launch.check.machine.disk import (
     download_bytes,
     written_bytes,
 )
+from launch.config.kinds import Kind
 from launch.config.line import override_key
 from launch.config.recipe_keys import Packing
-from launch.config.schema import Family, Kind
+from launch.config.schema import Family
 from launch.planning.data import count_rows, count_steps, find_step_limit
 from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.api.cost_facts import cache_command, describe_disk, describe_steps, describe_time
+from launch.config.kinds import Kind
 from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing, Quantization
-from launch.config.schema import Device, Kind, Launcher
+from launch.config.schema import Device, Launcher
 from launch.planning.batches import UNKNOWN_TRL, TokenForecast, describe_tokens
 from launch.planning.data import describe_data
 from launch.planning.estimate.forecast import MemoryForecast, describe

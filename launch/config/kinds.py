@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
-from launch.config.schema import Kind
-
 _PAIR = ("chosen", "rejected")
+
+
+class Kind(StrEnum):
+    """What a stage optimises: supervised fine-tuning, direct preference optimisation, answers with
+    a label each, a reward model, or answers that a verifier rewards.
+    """
+
+    sft = "sft"
+    dpo = "dpo"
+    kto = "kto"
+    rm = "rm"
+    rlvr = "rlvr"
 
 
 @dataclass(frozen=True)

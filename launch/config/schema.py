@@ -16,22 +16,10 @@ from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
 from launch.config.guards import GuardsConfig
+from launch.config.kinds import Kind
 from launch.config.ranges import COUNT, COUNT_OR_ZERO, POSITIVE, RANKS, RANKS_OR_ZERO
 from launch.config.recipe_keys import Precision, RecipeConfig
 from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
-
-
-class Kind(StrEnum):
-    """What a stage optimises: supervised fine-tuning, direct preference optimisation, answers with
-    a label each, a reward model, or answers that a verifier rewards. Its row is in
-    launch/config/kinds.py.
-    """
-
-    sft = "sft"
-    dpo = "dpo"
-    kto = "kto"
-    rm = "rm"
-    rlvr = "rlvr"
 
 
 class Start(StrEnum):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.kinds import Kind
+from launch.config.schema import DataFormat
 from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, groups_of_pair
 from launch.data.prompts import CHATS, CONTEXTS, EMPTY, PROMPTS, SYSTEMS, find_filled

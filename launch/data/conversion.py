@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.kinds import Kind
+from launch.config.schema import DataFormat
 from launch.data.columns import TEXT, columns_of, rename_columns, rename_path, unfold
 from launch.data.formats import convert, describe_conversion, ends_with_answer, recognise
 from launch.data.labels import LabelColumn, LabelCount, own_names

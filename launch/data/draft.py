@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS
-from launch.config.schema import DataFormat, Kind, TrainOn
+from launch.config.kinds import KINDS, Kind
+from launch.config.schema import DataFormat, TrainOn
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
 from launch.data.columns import rename_columns, unfold
 from launch.data.labels import LARGEST_RATIO, balance_weights, measure_balance, own_names

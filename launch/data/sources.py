@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from launch.config.schema import DataFormat, Kind, TrainOn
+from launch.config.kinds import Kind
+from launch.config.schema import DataFormat, TrainOn
 from launch.digests import Digest
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 

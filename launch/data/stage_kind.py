@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.columns import COMPLETIONS
 from launch.data.formats import ends_with_answer
 from launch.data.labels import LABEL, is_label

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.conversion import Conversion, find_heaviest
 from launch.data.labels import LabelCount, count_labels
 from launch.data.row_file import RowFile

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS
-from launch.config.schema import DataFormat, Kind
+from launch.config.kinds import KINDS, Kind
+from launch.config.schema import DataFormat
 from launch.data.columns import TEXT
 from launch.data.conversion import Conversion
 from launch.data.labels import LabelCount

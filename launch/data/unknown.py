@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from launch.config.kinds import KINDS
-from launch.config.schema import Kind
+from launch.config.kinds import KINDS, Kind
 from launch.data.columns import COMPLETIONS, KNOWN, TEXT, VERIFIER_COLUMNS
 from launch.data.pairs import is_pair
 from launch.data.prompts import CHATS, PROMPTS, find_column, find_filled

@@ -14,8 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import AdapterStart
-from launch.config.schema import Family, Kind
+from launch.config.schema import Family
 from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display_text import describe_early_stop

@@ -6,7 +6,8 @@ import html
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from launch.config.schema import Family, Kind
+from launch.config.kinds import Kind
+from launch.config.schema import Family
 from launch.data.samples import PairSide, Sample, TokenizedSamples
 from launch.errors import refusal
 from launch.planning.plan import Plan

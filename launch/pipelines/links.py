@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.compose import compose_once
+from launch.config.kinds import Kind
 from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key
 from launch.config.quoting import quote_text
-from launch.config.schema import Kind
 from launch.errors import UserError, refusal
 from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.outcome import folder_status

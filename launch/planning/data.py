@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing, recipe_mapping
-from launch.config.schema import BadRows, Kind, Launcher, RootConfig
+from launch.config.schema import BadRows, Launcher, RootConfig
 from launch.planning.batch_split import Batch
 from launch.planning.inputs import Inputs
 from launch.planning.mixture import MixtureEntry

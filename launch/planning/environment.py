@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.config.schema import Device, Family, Kind, TrainerConfig
+from launch.config.kinds import Kind
+from launch.config.schema import Device, Family, TrainerConfig
 from launch.planning.parallel import Parallel
 
 # Variables of another scheduler or another launcher that would change what the trainer does:

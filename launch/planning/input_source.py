@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.config.kinds import Kind
 from launch.config.origins import Provenance
-from launch.config.schema import Kind
 from launch.data.sources import is_pattern
 from launch.errors import UserError, path_problem, refusal
 from launch.planning.adapter import Adapter

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.config.kinds import KINDS
+from launch.config.kinds import KINDS, Kind
 from launch.config.origins import Origins
-from launch.config.schema import Kind, RootConfig
+from launch.config.schema import RootConfig
 from launch.digests import Digest
 from launch.errors import UserError, set_any
 from launch.planning.input_source import InputSource

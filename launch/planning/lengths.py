@@ -17,8 +17,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing, recipe_mapping
-from launch.config.schema import Family, Kind, TrainerConfig
+from launch.config.schema import Family, TrainerConfig
 from launch.files import load_json
 from launch.planning.flags import Flag
 from launch.planning.identity import compute_identity

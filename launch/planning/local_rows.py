@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.columns import TEXT, rename_columns
 from launch.data.draft import MAX_ROWS
 from launch.data.rl_draft import choose_verifier

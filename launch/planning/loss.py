@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import LossAveraging, Packing
-from launch.config.schema import Family, Kind, Launcher, RootConfig
+from launch.config.schema import Family, Launcher, RootConfig
 from launch.planning.batch_split import Batch
 from launch.worker.finding import Fix
 

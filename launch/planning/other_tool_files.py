@@ -13,12 +13,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS
+from launch.config.kinds import KINDS, Kind
 from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
 from launch.config.other_tools import TOOLS, explain_name
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
-from launch.config.schema import Kind, Tracking
+from launch.config.schema import Tracking
 from launch.planning.other_tool_batch import translate_batch
 from launch.planning.other_tool_data import find_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart

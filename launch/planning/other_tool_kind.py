@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from launch.config.kinds import KINDS
+from launch.config.kinds import KINDS, Kind
 from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
-from launch.config.schema import Kind
 from launch.planning.other_tool_values import Translation
 
 # The kinds of data whose rows no other kind has, and what these are.

@@ -12,8 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing
-from launch.config.schema import Kind, Launcher, RootConfig
+from launch.config.schema import Launcher, RootConfig
 from launch.files import read_json_object
 from launch.planning.batch_split import Batch
 from launch.planning.folders import DEFAULT_NAME

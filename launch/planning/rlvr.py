@@ -12,9 +12,10 @@ from typing import Any
 
 from launch import resources
 from launch.config.guards import VerifierLimits
+from launch.config.kinds import Kind
 from launch.config.origins import Origins
 from launch.config.ranges import VERIFIER_WEIGHT, is_number
-from launch.config.schema import Kind, Launcher, RootConfig
+from launch.config.schema import Launcher, RootConfig
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Width
 from launch.worker.finding import Fix

@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.config.kinds import KINDS
+from launch.config.kinds import KINDS, Kind
 from launch.config.recipe_keys import Packing
-from launch.config.schema import Kind
 from launch.planning.estimate.planned_setting import has_reference
 from launch.planning.estimate.shape import token_flops
 from launch.planning.flags import values_of

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from launch.config.kinds import Kind
 from launch.config.recipe_key import RecipeKey, Requested
 from launch.config.recipe_keys import KEYS, MAPPED_KEYS, recipe_flags_of, recipe_mapping
-from launch.config.schema import Family, Kind, Launcher, TrainerConfig
+from launch.config.schema import Family, Launcher, TrainerConfig
 from launch.planning.expectations import COMPUTED
 from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import locked_schema

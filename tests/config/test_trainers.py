@@ -16,9 +16,10 @@ import yaml
 from launch import resources
 from launch.api.planning import plan_composed
 from launch.config.compose import _notify_of_name, compose_once
+from launch.config.kinds import Kind
 from launch.config.line import CommandLine
 from launch.config.recipe_keys import KEYS, recipe_mapping
-from launch.config.schema import Family, Kind, Launcher, TrainerConfig
+from launch.config.schema import Family, Launcher, TrainerConfig
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
 from launch.worker.moves import UPSTREAM_NAMES

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 
 Row = dict[str, Any]
 ASKED = "Where is the blue boat?"

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.kinds import Kind
+from launch.config.schema import DataFormat
 from tests.data.files import CHAT, PAIR, chat, converted, problems, write_lines
 from tests.messages import values_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.conversion import Conversion
 from launch.data.labels import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
 from launch.data.stage_kind import choose_kind

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.draft import draft_stage, read_for_draft
 from launch.data.structure import read_structure
 from tests.data.files import converted, local, write_lines

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.draft import draft_stage, read_for_draft
 from launch.errors import UserError
 from launch.worker.finding import Finding

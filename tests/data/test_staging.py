@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.kinds import Kind
+from launch.config.schema import DataFormat
 from launch.data import staging
 from launch.data.conversion import Conversion
 from launch.data.sources import LocalData, find_files

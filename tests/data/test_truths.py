@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.draft import read_for_draft
 from launch.data.row_errors import RowError
 from launch.data.truths import find_truth, read_truth

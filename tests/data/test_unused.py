@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.structure import read_structure
 from tests.data.files import CHAT, chat, local, write_lines
 

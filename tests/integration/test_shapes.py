@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from launch import resources
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.data.samples import (
     PairSide,
     Sample,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing
-from launch.config.schema import Kind
 from launch.planning.lengths import Histogram, Lengths, draw_batches, load_lengths
 
 

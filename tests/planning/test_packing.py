@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing
-from launch.config.schema import Kind
 from launch.errors import UserError
 from launch.planning.batch_split import Batch
 from launch.planning.lengths import Histogram, Lengths

@@ -10,8 +10,8 @@ import pytest
 
 from launch.api.planning import PlannedRun
 from launch.commands.plan import describe
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing, RecipeConfig
-from launch.config.schema import Kind
 from launch.planning.batch_split import Batch
 from launch.planning.batches import UNKNOWN_TRL, forecast_tokens
 from launch.planning.lengths import Histogram, Lengths

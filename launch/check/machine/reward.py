@@ -12,7 +12,8 @@ from pathlib import Path
 
 from launch.check.machine.rule import Host, rule
 from launch.check.machine.trainer import run_environment
-from launch.config.schema import Kind, Launcher
+from launch.config.kinds import Kind
+from launch.config.schema import Launcher
 from launch.data.conversion import Conversion
 from launch.demo.tasks import make_rows
 from launch.external import failure_reason, run_command, template_memory

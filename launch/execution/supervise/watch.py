@@ -22,8 +22,8 @@ import psutil
 
 from launch.check.machine.disk import checkpoint_interval, nearest_existing, written_bytes
 from launch.config.guards import GuardsConfig
+from launch.config.kinds import Kind
 from launch.config.line import CommandLine, override_key
-from launch.config.schema import Kind
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.facts import (
     DiskUsage,

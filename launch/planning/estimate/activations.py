@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Kind
 from launch.planning.estimate.setting import Attention, MemorySetting
 
 _INVERSE_RMS = 4  # bytes: the inverse root of a row's mean square, in fp32

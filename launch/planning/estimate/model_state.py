@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Kind, Mode
+from launch.config.schema import Mode
 from launch.planning.estimate.allocator import STAGE_3
 from launch.planning.estimate.optimizers import factored_step_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting

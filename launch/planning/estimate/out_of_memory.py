@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.config.schema import Device, Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Device, Mode
 from launch.planning.batch_split import Batch, divisors
 from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
 from launch.planning.estimate.optimizers import ADAMW, ADAMW_8BIT

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Precision, Quantization
-from launch.config.schema import Device, Family, Kind, Mode
+from launch.config.schema import Device, Family, Mode
 from launch.planning.environment import has_expandable_segments
 from launch.planning.estimate.cards import card_memory
 from launch.planning.estimate.optimizers import ADAMW, OptimizerState, find_optimizer

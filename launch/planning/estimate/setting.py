@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launch.config.kinds import KINDS
+from launch.config.kinds import KINDS, Kind
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Kind, Mode
+from launch.config.schema import Mode
 from launch.planning.estimate.optimizers import ADAMW, OptimizerState
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.lengths import Lengths

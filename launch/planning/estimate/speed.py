@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from launch.config.kinds import KINDS
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import KINDS, Kind
+from launch.config.schema import Mode
 from launch.planning.batch_split import Batch
 from launch.planning.batches import SimulatedLoad, simulate_load
 from launch.planning.data import count_steps, find_step_limit

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing
-from launch.config.schema import Family, Kind, Launcher, SystemTurns
+from launch.config.schema import Family, Launcher, SystemTurns
 from launch.data.sources import is_pattern
 from launch.planning.data import count_rows, count_steps_at_once, find_step_limit
 from launch.planning.estimate.speed import planned_steps

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from launch.config.schema import Kind, RootConfig
+from launch.config.kinds import Kind
+from launch.config.schema import RootConfig
 from launch.data.labels import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
 from launch.errors import UserError
 from launch.planning.flags import values_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from launch.config.schema import Device, Kind, Launcher
+from launch.config.kinds import Kind
+from launch.config.schema import Device, Launcher
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs
 from launch.planning.rules.plan_rule import FlagsCase, SettingsCase, plan_rule

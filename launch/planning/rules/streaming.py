@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import recipe_mapping
-from launch.config.schema import Family, Kind
+from launch.config.schema import Family
 from launch.planning.rules.plan_rule import FlagsCase, plan_rule
 from launch.rules.code import failed
 from launch.worker.finding import Finding, Fix

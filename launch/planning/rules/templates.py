@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.kinds import Kind
+from launch.config.schema import DataFormat
 from launch.files import load_json
 from launch.planning.chat_template import (
     CHAT_TEMPLATE,

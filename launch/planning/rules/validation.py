@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launch.config.kinds import KINDS
-from launch.config.schema import Kind
+from launch.config.kinds import KINDS, Kind
 from launch.data.sources import DataFiles
 from launch.planning.mixture import MixtureEntry
 from launch.planning.rules.plan_rule import SettingsCase, plan_rule

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing
-from launch.config.schema import Device, Kind, Launcher
+from launch.config.schema import Device, Launcher
 from launch.planning.attention import choose_attention, is_flash_or_unknown, packed_cost
 from launch.planning.attention import upstream_choice as choose_as_upstream
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from launch.config.kinds import KINDS
-from launch.config.schema import Kind
+from launch.config.kinds import KINDS, Kind
 from launch.config.trials import GatesConfig
 from launch.rules.code import CodeRule, summary_of
 from launch.trials.measurement import Measurement

@@ -7,7 +7,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from launch.config.schema import Device, Kind
+from launch.config.kinds import Kind
+from launch.config.schema import Device
 from launch.config.trials import GradNormGate
 from launch.execution.completion import compare_first_loss
 from launch.execution.guards import describe_non_finite

@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Collection
 from typing import Any
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Device, Kind
+from launch.config.schema import Device
 from launch.trials.measurement import (
     Measurement,
     compute_figures,

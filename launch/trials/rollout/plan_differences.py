@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing, Precision
-from launch.config.schema import Family, Kind, Launcher
+from launch.config.schema import Family, Launcher
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.plan import Plan

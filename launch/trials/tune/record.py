@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS
+from launch.config.kinds import KINDS, Kind
 from launch.config.line import format_value
-from launch.config.schema import Kind
 from launch.config.trials import TuneConfig
 from launch.trials.measurement import Measurement, finite, median, relative_difference
 from launch.trials.record import State, TrialRecord, seconds_left

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from launch.config.kinds import Kind
 from launch.config.line import format_value, override_key
 from launch.config.recipe_keys import LossAveraging, Packing, recipe_mapping
-from launch.config.schema import Buckets, Device, Family, Kind, Mode, TrainerConfig
+from launch.config.schema import Buckets, Device, Family, Mode, TrainerConfig
 from launch.errors import refusal
 from launch.planning.batch_split import divisors
 from launch.planning.flags import values_of

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.execution.diagnosis.advice import Cure, Situation, cure_for_errors
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.diagnosis.tracebacks import (

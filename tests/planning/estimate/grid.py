@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launch import resources
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters

@@ -19,7 +19,8 @@ import numpy
 import pytest
 
 from launch import resources
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
 from launch.planning.estimate.out_of_memory import find_remedy
 from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting

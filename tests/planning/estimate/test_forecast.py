@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.estimate.cards import CardMemory, describe_unknown_card
 from launch.planning.estimate.forecast import (
     MemoryFit,

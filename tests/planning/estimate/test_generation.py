@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from launch import resources
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.estimate.cards import CardMemory, rates_for_card
 from launch.planning.estimate.forecast import forecast_memory
 from launch.planning.estimate.generation import cache_bytes, generation_seconds

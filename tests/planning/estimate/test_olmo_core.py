@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.build import build_plan
 from launch.planning.estimate import activations
 from launch.planning.estimate.memory import GIB, estimate_memory

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import MemorySetting
 from tests.planning.estimate.grid import SHAPES, tokens_at

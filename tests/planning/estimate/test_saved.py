@@ -17,7 +17,8 @@ import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.estimate.memory import GIB, estimate_memory
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, shape_from_hf_config, with_parameters

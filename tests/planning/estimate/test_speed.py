@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from launch import resources
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.planning.batches import SimulatedLoad
 from launch.planning.estimate.cards import CPU, H200, rates_for_card
 from launch.planning.estimate.setting import Attention, MemorySetting

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Device, Family, Kind, Mode
+from launch.config.schema import Device, Family, Mode
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from launch.config.kinds import Kind
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Device, Family, Kind
+from launch.config.schema import Device, Family
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.gate import GateCase

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.config.trials import TuneConfig
 from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launch import resources
-from launch.config.schema import Kind
+from launch.config.kinds import Kind
 from launch.config.trials import TuneConfig
 from launch.planning.lengths import Histogram, Lengths
 from launch.trials.tune.engine import search

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Kind, Mode
+from launch.config.kinds import Kind
+from launch.config.schema import Mode
 from launch.config.trials import TuneConfig
 from launch.errors import UserError
 from launch.planning.lengths import Histogram, Lengths
