@@ -51,7 +51,7 @@ class Trainer:
     """How a trainer is started, and the faults that it can have, each with more overrides."""
 
     words: tuple[str, ...]
-    data: str  # chats or preferences; empty for the demo's prompts
+    data: str  # chats, preferences or labels; empty for the demo's prompts
     faults: Mapping[str, tuple[str, ...]]
 
 
@@ -63,6 +63,7 @@ TRAINERS = {
     "finetune": Trainer(("stage=demo",), "chats", _SFT),
     "trl_dpo": Trainer(("stage=demo_dpo",), "preferences", _DPO),
     "dpo_tune_cache": Trainer(("stage=demo_dpo",), "preferences", _DPO),
+    "trl_kto": Trainer(("stage=demo_kto",), "labels", _DPO),
     "reward_modeling": Trainer(
         ("stage=rm",),
         "preferences",
@@ -128,10 +129,17 @@ def planted(fault: str) -> dict[str, str]:
     return {"PYTHONPATH": str(_PLANTED), "LAUNCH_TEST_FAULT": fault}
 
 
+def label(line: str, is_good: bool) -> str:
+    """Return the line of a chat with a label."""
+    return json.dumps({**json.loads(line), "label": is_good}) + "\n"
+
+
 def write_rows(home: Path, tiny: TinyStage, kind: str) -> str:
     """Write two files of rows, and return the mixture of the one and of half of the other."""
-    source = tiny.chats if kind == "chats" else tiny.preferences
+    source = tiny.preferences if kind == "preferences" else tiny.chats
     lines = source.read_text(encoding="utf-8").splitlines(keepends=True)
+    if kind == "labels":
+        lines = [label(line, number % 2 == 0) for number, line in enumerate(lines)]
     for name, start in (("first", 0), ("second", _ROWS)):
         file = home / f"{name}.jsonl"
         file.write_text("".join(lines[start : start + _ROWS]), encoding="utf-8")
