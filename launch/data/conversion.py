@@ -13,7 +13,8 @@ from launch.config.kinds import Kind
 from launch.config.schema import DataFormat
 from launch.data.columns import TEXT, columns_of, rename_columns, rename_path, unfold
 from launch.data.formats import convert, describe_conversion, ends_with_answer, recognise
-from launch.data.labels import LabelColumn, LabelCount, own_names
+from launch.data.label_balance import LabelCount
+from launch.data.labels import LabelColumn, own_names
 from launch.data.marks import MarkCount
 from launch.data.padding import Padding
 from launch.data.rendered import RenderedRows

@@ -12,7 +12,8 @@ from launch.config.kinds import KINDS, Kind
 from launch.config.schema import DataFormat, TrainOn
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
 from launch.data.columns import rename_columns, unfold
-from launch.data.labels import LARGEST_RATIO, balance_weights, measure_balance, own_names
+from launch.data.label_balance import LARGEST_RATIO, balance_weights, measure_balance
+from launch.data.labels import own_names
 from launch.data.rl_draft import choose_verifier, draft_steps, draft_verifier
 from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows

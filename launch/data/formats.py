@@ -23,6 +23,7 @@ from launch.data.columns import (
     find_reasoning,
     has_instruction,
 )
+from launch.data.label_balance import LABEL
 from launch.data.labels import LabelColumn
 from launch.data.marks import take_marks
 from launch.data.pairs import convert_pair, is_pair
@@ -128,7 +129,7 @@ def convert(
     if kind == Kind.kto:
         labels.check_labelled(messages, _cure_beside_chat(row))
         is_good = labels.read_label(row, label or LabelColumn())
-        return {"messages": messages, labels.LABEL: is_good, **_read_tools(row)}
+        return {"messages": messages, LABEL: is_good, **_read_tools(row)}
     if not any(message["role"] == "assistant" for message in messages):
         reason = "no turn of the assistant: nothing in this row carries loss"
         prompts = (

@@ -9,7 +9,8 @@ from dataclasses import replace
 from launch.config.kinds import Kind
 from launch.data.columns import COMPLETIONS
 from launch.data.formats import ends_with_answer
-from launch.data.labels import LABEL, is_label
+from launch.data.label_balance import LABEL
+from launch.data.labels import is_label
 from launch.data.pairs import is_pair
 from launch.data.prompts import CHATS, PROMPTS, find_column
 from launch.data.row_errors import RowError, path_of_text

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launch.config.kinds import Kind
 from launch.data.conversion import Conversion, find_heaviest
-from launch.data.labels import LabelCount, count_labels
+from launch.data.label_balance import LabelCount, count_labels
 from launch.data.row_file import RowFile
 from launch.data.sources import (
     TRAIN_FILE,

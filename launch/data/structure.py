@@ -12,7 +12,7 @@ from launch.config.kinds import KINDS, Kind
 from launch.config.schema import DataFormat
 from launch.data.columns import TEXT
 from launch.data.conversion import Conversion
-from launch.data.labels import LabelCount
+from launch.data.label_balance import LabelCount
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 
 from launch.config.kinds import Kind
 from launch.data.conversion import Conversion
-from launch.data.labels import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
+from launch.data.label_balance import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
 from launch.data.stage_kind import choose_kind
 from launch.data.staging import load_staged, stage
 from launch.digests import hash_file

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from launch.config.kinds import Kind
 from launch.config.schema import RootConfig
-from launch.data.labels import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
+from launch.data.label_balance import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
 from launch.errors import UserError
 from launch.planning.flags import values_of
 from launch.planning.inputs import Inputs
