@@ -269,8 +269,18 @@ SENTENCES: Mapping[str, Wording] = {
         _DATA,
     ),
     "beta": Wording(
-        "DPO's beta should be {requested}, and the loss uses {value}",
-        "nothing shows that DPO's beta is {requested}",
+        "beta should be {requested}, and the loss uses {value}",
+        "nothing shows that beta is {requested}",
+        _FLAGS,
+    ),
+    "desirable_weight": Wording(
+        "the good answers should weigh {requested}, and TRL's loss reads {value}",
+        "nothing shows that the good answers weigh {requested}",
+        _FLAGS,
+    ),
+    "undesirable_weight": Wording(
+        "the bad answers should weigh {requested}, and TRL's loss reads {value}",
+        "nothing shows that the bad answers weigh {requested}",
         _FLAGS,
     ),
     "loss": Wording(
