@@ -154,6 +154,7 @@ def test_nothing_is_missing_and_the_tests_of_the_page_pass(tree: Tree) -> None:
         "tests/rules",
         "tests/config/test_trainers.py",
         "tests/config/test_recipe_keys.py",
+        "tests/worker/evidence/test_sentences.py",
         "tests/execution/guards/test_guards.py",
         *TESTS,
     )

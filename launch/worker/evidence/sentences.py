@@ -269,18 +269,18 @@ SENTENCES: Mapping[str, Wording] = {
         _DATA,
     ),
     "beta": Wording(
-        "beta should be {requested}, and the loss uses {value}",
-        "nothing shows that beta is {requested}",
+        "the loss's beta should be {requested}, and the loss uses {value}",
+        "nothing shows that the loss's beta is {requested}",
         _FLAGS,
     ),
     "desirable_weight": Wording(
-        "the good answers should weigh {requested}, and TRL's loss reads {value}",
-        "nothing shows that the good answers weigh {requested}",
+        "good answers should weigh {requested}, and the loss weighs them {value}",
+        "nothing shows that good answers weigh {requested}",
         _FLAGS,
     ),
     "undesirable_weight": Wording(
-        "the bad answers should weigh {requested}, and TRL's loss reads {value}",
-        "nothing shows that the bad answers weigh {requested}",
+        "bad answers should weigh {requested}, and the loss weighs them {value}",
+        "nothing shows that bad answers weigh {requested}",
         _FLAGS,
     ),
     "loss": Wording(
