@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,15 +59,18 @@ def is_label(row: Mapping[str, object]) -> bool:
 
 def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
     """Return whether the row's answer is a good one. Raises RowError: data_label."""
-    column = find_column(row, NAMES)
+    if own.name is not None and row.get(LABEL) is None:
+        message = f"{own.name}, which has the label, is missing or empty"
+        raise RowError(message, None, "data_label")
+    column = LABEL if own.name is not None else find_column(row, NAMES)
     if not column:
         message = "the row has no label, which says whether its answer is a good one"
         cure = f"expected is a column {', '.join(NAMES[:-1])} or {NAMES[-1]}; name yours, as in "
         raise RowError(message, f"{cure}{_KEY}=MY_COLUMN", "data_label")
     value = row[column]
     name = own.name or column
-    if isinstance(value, str) and own.texts:
-        text = value.strip().lower()
+    text = _as_text(value)
+    if text is not None and own.texts:
         if text in own.texts:
             return own.texts[text]
         expected = " nor ".join(map(repr, own.texts))
@@ -109,6 +113,17 @@ def refuse_bad_answer(row: Mapping[str, object]) -> None:
         if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
             message = f"{name} is false: the answer is marked as one that must not be learned"
             raise RowError(message, "a stage that builds on kto learns from good and bad answers")
+
+
+def _as_text(value: object) -> str | None:
+    """Return a text as data.columns would have it: a number and a truth value as JSON writes them;
+    None for anything else.
+    """
+    if isinstance(value, str):
+        return value.strip().lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value) if isinstance(value, bool | int | float) else None
 
 
 def _as_truth(value: object) -> bool | None:

@@ -66,8 +66,8 @@ def _convert(plan: Plan, checkpoint: Checkpoint, say: Callable[[str], None]) -> 
         )
         raise refusal("no_room_to_convert", message, None, "free space, or use the earlier width")
     target = converted_folder(plan) / checkpoint.path.name
-    target.mkdir(parents=True)
     try:
+        target.mkdir(parents=True)
         for file in checkpoint.path.iterdir():
             if file.is_file():
                 _link(file, target / file.name)

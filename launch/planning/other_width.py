@@ -63,8 +63,10 @@ def _find_obstacles(
         yield f"runs of {trainer.name} cannot be resumed"
     if trainer.launcher != Launcher.accelerate:
         yield f"checkpoints of {trainer.name} are resumed at the width that wrote them only"
-    if config.stage.kind == Kind.rlvr:
-        yield "each rank draws its completions with random numbers of its own"
+    if config.stage.kind == Kind.kto and flags.get("loss_type", "kto") == "kto":
+        yield "KTO's KL term is of the answers that a micro batch and its ranks have together"
+    if flags.get("train_sampling_strategy") == "group_by_length":  # transformers/trainer.py:1100
+        yield "rows are grouped by the lengths of those that a rank has in a step"
     weighting = weigh_loss(config, batch, flags)
     if weighting.reason:
         yield weighting.reason
@@ -74,14 +76,28 @@ def _find_obstacles(
         yield "several ranks share a row"
     if flags.get("auto_find_batch_size"):  # transformers/trainer.py:1566
         yield "auto_find_batch_size takes the batch per device of the checkpoint"
+    for drawn in _drawn_by_ranks(config, flags):
+        yield f"each rank draws {drawn} with random numbers of its own"
     is_converted = ShardedState.of(parallel) != ShardedState.whole
-    trains_adapter = any(flags.get(name) for name in ADAPTER_FLAGS)
+    trains_adapter = _trains_adapter(flags)
     if trains_adapter and is_converted:
         yield "an adapter is not resumed from a checkpoint of DeepSpeed's at another width"
     if is_converted and not _has_adamw(flags):
         yield "DeepSpeed converts the states of torch's AdamW alone"
-    if trains_adapter and flags.get("lora_dropout"):
-        yield "each rank draws the adapter's dropout with random numbers of its own"
+
+
+def _trains_adapter(flags: Mapping[str, Any]) -> bool:
+    return any(flags.get(name) for name in ADAPTER_FLAGS)
+
+
+def _drawn_by_ranks(config: RootConfig, flags: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what each rank draws for itself, so that another number of ranks draws something else."""
+    if config.stage.kind == Kind.rlvr:
+        yield "its completions"
+    if flags.get("neftune_noise_alpha"):
+        yield "NEFTune's noise"
+    if _trains_adapter(flags) and flags.get("lora_dropout"):
+        yield "the adapter's dropout"
 
 
 def _has_adamw(flags: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """The rows of TRL's KTOTrainer: conversations with a label, in the order of a seed.
 
 TRL takes them as they stand (train_sampling_strategy, trl/trainer/kto_config.py:121), because the KL
-term of a row is computed with the answer of its neighbour (trl/trainer/kto_trainer.py:1159). Files
+term of a row is computed with the answer of its neighbour (trl/trainer/kto_trainer.py:1150-1156). Files
 often have all good answers first, so that the rows are shuffled here.
 """
 
@@ -55,6 +55,8 @@ def to_completions(rows: Any) -> Any:
 
 def _split_messages(row: Mapping[str, Any]) -> dict[str, Any]:
     messages = list(row[_MESSAGES])
+    if not messages or messages[-1]["role"] != "assistant":
+        raise ValueError("the last turn of a row is not the assistant's, and a label is that of it")
     return {_PROMPT: messages[:-1], _COMPLETION: messages[-1:]}
 
 

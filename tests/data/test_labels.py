@@ -44,6 +44,11 @@ def convert(path: Path, columns: dict[str, str] | None = None) -> list[dict[str,
         ({**ANSWER, "label": "false"}, {"label": "label:true/false"}, False),
         ({**ANSWER, "votes": {"good": 1}}, {"label": "votes.good"}, True),
         ({**ANSWER, "votes": {"first": "no"}}, {"label": "votes.first:yes/no"}, False),
+        # a number and a truth value are what their texts say
+        ({**ANSWER, "toxic": 1}, {"label": "toxic:0/1"}, False),
+        ({**ANSWER, "toxic": 0.0}, {"label": "toxic:0/1"}, True),
+        ({**ANSWER, "harmful": False}, {"label": "harmful:false/true"}, True),
+        ({**ANSWER, "score": -1}, {"label": "score:1/-1"}, False),
         # a column that is named is the label, whatever another one has
         ({**ANSWER, "label": True, "thumb": False}, {"label": "thumb"}, False),
     ],
@@ -90,6 +95,16 @@ def test_a_row_without_a_usable_label_is_refused(
     [problem] = refused.value.problems
     assert problem.id == id and named in f"{problem.message} {problem.cure}"
     assert problem.where == f"{tmp_path}/rows.jsonl:1"
+
+
+@pytest.mark.parametrize("value", [None, 2, "neither", True])
+def test_what_named_texts_do_not_have_is_refused(tmp_path: Path, value: object) -> None:
+    """Another column's label does not take its place."""
+    rows = write_lines(tmp_path / "rows.jsonl", [{**ANSWER, "verdict": value, "feedback": True}])
+    with pytest.raises(UserError) as refused:
+        convert(rows, {"label": "verdict:1/0"})
+    [problem] = refused.value.problems
+    assert problem.id == "data_label" and "verdict" in problem.message
 
 
 def test_the_cure_of_a_text_is_what_reads_it(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ LORA = ("stage=demo_lora", "trainer=trl_sft", "recipe.checkpoint_steps=10")
         ((*FINETUNE, "recipe.balanced=true"), ("processes=2",), True),
         (("stage=demo_dpo",), ("processes=2",), True),
         (("stage=demo_dpo", "trainer=trl_dpo"), ("processes=2",), True),
+        (("stage=demo_kto", "recipe.loss=apo_zero_unpaired"), ("processes=2",), True),
         (LORA, ("processes=2", "recipe.per_device_batch_size=8"), True),
         ((*TRL, "recipe.optimizer=adafactor"), ("processes=2",), True),
         (("stage=sft", "gpus=8"), ("gpus=4",), True),
@@ -70,6 +71,9 @@ def test_how_the_ranks_share_the_work_is_no_part_of_the_training(
         (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), "dpo"),
         ((*LORA, "recipe.lora.dropout=0.1"), "dropout"),
         (("stage=demo_rlvr",), "completions"),
+        (("stage=demo_kto",), "KL term"),
+        ((*TRL, "flags.train_sampling_strategy=group_by_length"), "lengths"),
+        ((*TRL, "flags.neftune_noise_alpha=5"), "NEFTune"),
         (("stage=rm", "gpus=2", "recipe.checkpoint_steps=null"), "cannot be resumed"),
     ],
 )

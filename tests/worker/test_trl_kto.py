@@ -50,6 +50,12 @@ def test_turns_keep_the_keys_that_they_were_staged_with() -> None:
     assert split[1]["completion"] == [call]
 
 
+def test_a_row_that_ends_with_a_question_is_refused() -> None:
+    rows = [{"messages": turns("Hi"), "label": True}, {"messages": turns("A", "B"), "label": False}]
+    with pytest.raises(ValueError, match="last turn"):
+        to_completions(datasets.Dataset.from_list(rows))
+
+
 def test_a_stream_is_split_as_it_is_read() -> None:
     rows = to_completions(datasets.IterableDataset.from_generator(lambda: iter(staged(4))))
     first = next(iter(rows))
