@@ -813,7 +813,7 @@ class RecipeConfig:
             "flags.loss_type=[NAME]",
             "trl_kto": "TRL has no other loss for labels (trl/trainer/kto_config.py:198)",
             "trl_grpo": "TRL's other losses are set with flags.loss_type",
-            "SFT RM": "only DPO has a choice of losses",
+            "SFT RM": "only DPO, KTO and RLVR have a choice of losses",
         },
         proof=Proof(
             "loss",
