@@ -222,12 +222,15 @@ class LoraConfig:
         None,
         help="what a new adapter starts from: pissa (the largest singular values of the weights) "
         "or olora (their QR decomposition); null: from nothing",
-        flags={"trl_sft": {"null": {}, "pissa": {}, "olora": {}}},  # the option adapter_init
+        flags={
+            "open_instruct DPO KTO RLVR": {"null": {}},
+            "trl": {"null": {}, "pissa": {}, "olora": {}},  # the option adapter_init
+        },
         unsupported_because={
-            "trl_sft": "launch has pissa and olora",
-            "trl_dpo trl_kto trl_grpo": "its reference is the model without the adapter, and these starts "
-            "change that model",
             **_PLAIN_LORA,
+            "DPO KTO RLVR": "its reference is the model without the adapter, and these starts change "
+            "that model",
+            "trl": "launch has pissa and olora",
         },
         proof=Proof("lora_init", "the adapter's matrices before a step", Requested.computed),
     )
@@ -545,7 +548,7 @@ class RecipeConfig:
             "(olmo_core_finetune.py:232)",
             "trl_dpo": "TRL 1.16 takes padding_free for DPO and pads all the same "
             "(trl/trainer/dpo_trainer.py:733)",
-            "trl_kto": "KTOTrainer pads (trl/trainer/kto_trainer.py:180)",
+            "trl_kto": "KTOTrainer pads (trl/trainer/kto_trainer.py:181)",
             "trl_grpo": "GRPOTrainer pads (trl/trainer/grpo_trainer.py)",
             "ray": "it always packs, and a step has the same completions all the same "
             "(data_loader.py:410)",
@@ -600,7 +603,7 @@ class RecipeConfig:
     liger: bool = key(
         False,
         help="use Liger's fused Triton kernels, which take less memory; on GPUs only",
-        flags={"finetune dpo_tune_cache trl_sft trl_dpo trl_kto": "use_liger_kernel"},
+        flags={"trl_grpo": {"false": {}}, "finetune dpo_tune_cache trl": "use_liger_kernel"},
         unsupported_because={
             "dpo": "dpo.py accepts use_liger_kernel and never reads it",
             "olmo_core_finetune": "its kernels are OLMo-core's own",
@@ -694,7 +697,7 @@ class RecipeConfig:
         None,
         COUNT,
         help="optimizer steps between evaluations on data.validation; null: at the end only",
-        flags={"trl_sft trl_dpo trl_kto": "eval_steps"},
+        flags={"trl_grpo": {"null": {}}, "trl": "eval_steps"},
         unsupported_because={
             "trl_grpo": "a GRPO loss on held-out rows says nothing; `launch eval` scores the model",
             "ray": "flags.local_eval_every samples an evaluation of its own",
@@ -711,8 +714,8 @@ class RecipeConfig:
         help="number of evaluations without a lower loss after which the run stops; the best "
         "checkpoint is kept; null: never",
         flags={
-            # and the option early_stop
-            "trl_sft trl_dpo trl_kto": {"null": {}, "*": {"load_best_model_at_end": True}}
+            "trl_grpo": {"null": {}},
+            "trl": {"null": {}, "*": {"load_best_model_at_end": True}},  # and the option early_stop
         },
         unsupported_because={
             "trl_grpo": "a GRPO loss is 0 by construction, so it has no best step",
@@ -726,7 +729,7 @@ class RecipeConfig:
         None,
         COUNT,
         help="optimizer steps between recorded answers to three fixed prompts; null: none",
-        flags={"trl_sft trl_dpo trl_kto trl_grpo": {"*": {}}},  # the option samples
+        flags={"RM": {"null": {}}, "trl": {"*": {}}},  # the option samples
         unsupported_because={
             "RM": "a reward model generates no text",
             "ray": "its process is not watched from within",
@@ -810,7 +813,7 @@ class RecipeConfig:
             "flags.loss_type=[NAME]",
             "trl_kto": "TRL has no other loss for labels (trl/trainer/kto_config.py:198)",
             "trl_grpo": "TRL's other losses are set with flags.loss_type",
-            "SFT RM": "only DPO has a choice of losses",
+            "SFT RM": "only DPO, KTO and RLVR have a choice of losses",
         },
         proof=Proof(
             "loss",

@@ -168,7 +168,7 @@ def draft_stage(
     elif data.train_on == TrainOn.marked:
         reason = "marks of answers need it"
     about = _OF_DEMO if is_demo else row.recipe
-    lines += _draft_defaults(f"{base} # {about}", None if is_demo else group, trainer, reason)
+    lines += _draft_defaults(base, about, None if is_demo else group, trainer, reason)
     learnt = "continued training" if data.is_text else row.name
     description = write_scalar(f"{learnt} on {data.path.name}")
     lines += [
@@ -190,9 +190,14 @@ def draft_stage(
     return "\n".join(lines) + "\n"
 
 
-def _draft_defaults(base: str, group: str | None, trainer: str | None, reason: str) -> list[str]:
-    """Return the lines of the defaults list; `reason` is why the trainer is another one."""
-    lines = ["defaults:", f"  - {base}; the keys below replace its own"]
+def _draft_defaults(
+    base: str, about: str, group: str | None, trainer: str | None, reason: str
+) -> list[str]:
+    """Return the lines of the defaults list.
+
+    `about` describes the stage `base`; `reason` is why the trainer is another one.
+    """
+    lines = ["defaults:", f"  - {base} # {about}; the keys below replace its own"]
     if group:
         lines.append(f"  - override /model: {group}")
     if trainer:

@@ -95,7 +95,8 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
             "adapter": adapter_digest,
             "base": adapter.base,
             "base_digest": base_digest,
-            "files": digest_model(staging, DigestCache(staging).of),  # under paths of today only
+            # The files are renamed below, so that their paths are kept out of the runs' cache.
+            "files": digest_model(staging, DigestCache(staging).of),
             "report": report,
         }
         write_json(staging / RECORD, versioned(new_record))

@@ -85,7 +85,9 @@ def identify_run(
     digest = machine.digests.of
     trainer = config.trainer
     identified = content
-    if config.model.trained_by:  # paths of caches have the model itself, the identity its run
+    # A model that another run makes is identified by that run, so that the identity is the same before
+    # and after it. The names of the caches in `content` follow the model's own files all the same.
+    if config.model.trained_by:
         by_run = identify_by_run(inputs.model, config.model.trained_by, digest)
         identified = read_content(config, inputs, parallel, machine.cwd, by_run, template=template)
     made_later = inputs.model.content if config.model.trained_by else None

@@ -25,7 +25,7 @@ from typing import Any
 BITS = "bits"
 EXACT = "exact_answers"
 ROWS = "held_out.jsonl"  # the rows, in a folder of tasks
-_LABEL = "label"  # of KTO: whether the answer is a good one
+LABEL = "label"  # the column of KTO's rows: whether the answer is a good one
 _SHORT = 200  # bytes of an answer that can be expected word for word
 _MOST_EXACT = 100  # rows whose answers are generated
 _TASK = """\
@@ -111,8 +111,8 @@ def _write_named_task(folder: Path, name: str, docs: Sequence[Mapping[str, Any]]
 def _write_own_tasks(folder: Path, docs: Sequence[Mapping[str, Any]], context: int) -> None:
     """Write the tasks of rows that name none; a task without a question is removed."""
     pairs = [doc for doc in docs if "choices" in doc]
-    bad = [doc for doc in docs if doc.get(_LABEL) is False]
-    good = [doc for doc in docs if doc.get(_LABEL) is not False]
+    bad = [doc for doc in docs if doc.get(LABEL) is False]
+    good = [doc for doc in docs if doc.get(LABEL) is not False]
     short = []
     if not pairs:
         short = [doc for doc in good if len(doc["text"].encode()) <= _SHORT][:_MOST_EXACT]
@@ -168,7 +168,7 @@ def _render(row: Mapping[str, Any], tokenizer: Any, context: int) -> dict[str, A
         "tokens": answer_tokens[0],
         "prompt_tokens": prompt_tokens,
     }
-    for name in ("task", _LABEL):
+    for name in ("task", LABEL):
         if name in row:
             doc[name] = row[name]
     if len(answers) > 1:

@@ -17,8 +17,8 @@ from .json_codec import decode, encode
 from .turns import answers_of, find_learnt, find_runs
 
 PAIR = ("chosen", "rejected")
-ANSWER = "completion"  # of KTO
-_OF_KL_TERM = "KL_"  # the keys of KTO's mismatched answers (trl/trainer/kto_trainer.py:92)
+ANSWER = "completion"  # the column of the labelled answer of KTO
+_OF_KL_TERM = "KL_"  # the keys of KTO's mismatched answers (trl/trainer/kto_trainer.py:98-99)
 Place = tuple[int, int]  # indices of characters: the first, and the one after the last
 
 

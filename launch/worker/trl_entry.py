@@ -115,7 +115,8 @@ def _build(job: EntryJob) -> Any:
     data = _load_data(job)
     train = data[script.dataset_train_split]
     job.events.begin("load")
-    held_out = data[script.dataset_test_split] if args.eval_strategy != "no" else None
+    evaluated = _evaluated_split(job)
+    held_out = None if evaluated is None else data[evaluated]
     curves = tuple(held_out) if isinstance(held_out, dict) else ()
     arguments = {
         "callbacks": _create_callbacks(job, curves),
@@ -150,10 +151,16 @@ def _load_data(job: EntryJob) -> Any:
     try:
         data = trl_data.load(job.script, job.mixture, job.options)
         if job.prepare is not None:
-            data = job.prepare(data, job.script.dataset_train_split, job.args.seed)
+            trained = job.script.dataset_train_split
+            data = job.prepare(data, trained, _evaluated_split(job), job.args.seed)
         return data
     except ValueError as error:
         raise EntryError(str(error)) from error
+
+
+def _evaluated_split(job: EntryJob) -> str | None:
+    """Return the name of the split that is evaluated; None without an evaluation."""
+    return job.script.dataset_test_split if job.args.eval_strategy != "no" else None
 
 
 def _create_callbacks(job: EntryJob, curves: Sequence[str]) -> list[Any]:

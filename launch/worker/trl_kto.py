@@ -10,29 +10,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-LABEL = "label"
+from .held_out import LABEL
+from .samples import ANSWER
+
 _MESSAGES = "messages"
 _PROMPT = "prompt"
-_COMPLETION = "completion"
 
 
-def prepare_rows(data: Any, split: str, seed: int) -> Any:
-    """Return splits as KTOTrainer takes them, the rows of `split` in the order of the seed.
+def prepare_rows(data: Any, split: str, evaluated: str | None, seed: int) -> Any:
+    """Return splits with those that are used as KTOTrainer takes them: the rows of `split` in the order
+    of the seed, and those of `evaluated`, which may be several sets by their names.
 
+    Other splits are returned as they are: data of the hub may have some without labels.
     Raises ValueError for rows without labels, and for labels that are no truth values or all the
     same. Rows of a stream are neither counted nor shuffled.
     """
-    prepared: dict[str, Any] = {}
-    for name, rows in data.items():
-        # several validation sets, by their names
-        if isinstance(rows, Mapping):
-            prepared[name] = {curve: to_completions(part) for curve, part in rows.items()}
+    prepared = dict(data)
+    if evaluated is not None:
+        held_out = data[evaluated]
+        if isinstance(held_out, Mapping):
+            prepared[evaluated] = {name: to_completions(rows) for name, rows in held_out.items()}
         else:
-            prepared[name] = to_completions(rows)
-    trained: Any = prepared[split]
+            prepared[evaluated] = to_completions(held_out)
+    trained = to_completions(data[split])
     if hasattr(trained, "__len__"):
         _check_both(trained)
-        prepared[split] = trained.flatten_indices().shuffle(seed=seed)
+        trained = trained.flatten_indices().shuffle(seed=seed)
+    prepared[split] = trained
     return prepared
 
 
@@ -46,7 +50,7 @@ def to_completions(rows: Any) -> Any:
     if LABEL not in names:
         raise ValueError(f"KTO needs a column {LABEL!r}; the columns are {', '.join(names)}")
     rows = _as_truth_values(rows)
-    if _COMPLETION in names or _MESSAGES not in names:
+    if ANSWER in names or _MESSAGES not in names:
         return rows
     return rows.map(
         _split_messages, remove_columns=[_MESSAGES], features=_split_types(rows.features)
@@ -57,7 +61,7 @@ def _split_messages(row: Mapping[str, Any]) -> dict[str, Any]:
     messages = list(row[_MESSAGES])
     if not messages or messages[-1]["role"] != "assistant":
         raise ValueError("the last turn of a row is not the assistant's, and a label is that of it")
-    return {_PROMPT: messages[:-1], _COMPLETION: messages[-1:]}
+    return {_PROMPT: messages[:-1], ANSWER: messages[-1:]}
 
 
 def _split_types(types: Any) -> Any:
@@ -70,7 +74,7 @@ def _split_types(types: Any) -> Any:
     if types is None:
         return None
     others = {name: kind for name, kind in types.items() if name != _MESSAGES}
-    return Features({**others, _PROMPT: types[_MESSAGES], _COMPLETION: types[_MESSAGES]})
+    return Features({**others, _PROMPT: types[_MESSAGES], ANSWER: types[_MESSAGES]})
 
 
 def _as_truth_values(rows: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 from . import trl_kto
 
-# Makes the rows that a trainer takes: of the splits, the one that is trained on, and the seed.
-Prepare = Callable[[Any, str, int], Any]
+# Makes the rows that a trainer takes. It gets the splits, the name of the one that is trained on, that
+# of the one that is evaluated (None without an evaluation) and the seed.
+Prepare = Callable[[Any, str, str | None, int], Any]
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,24 @@ def test_a_key_whose_row_says_that_its_expectation_is_computed_has_a_function_fo
     assert sorted(computed) == sorted(COMPUTED)
 
 
+@pytest.mark.parametrize("kind", [Kind.sft, Kind.dpo, Kind.rm])
+def test_a_trainer_of_the_users_own_has_the_keys_of_its_family(kind: Kind) -> None:
+    own = replace(TRAINERS["trl_sft"], name="trl_own", kind=kind)
+    assert recipe_mapping(own, "eval_steps") == "eval_steps"
+    assert recipe_mapping(own, "liger") == "use_liger_kernel"
+    assert can_be_set("early_stop", own)
+    assert can_be_set("sample_every", own) == (kind != Kind.rm), "a reward model has no answers"
+    assert can_be_set("lora.init", own) == (kind != Kind.dpo), "DPO's reference is the base"
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_selector_lists_the_trainers_of_a_family(key: str) -> None:
+    """A new one would have to be added to each: the selector names the family."""
+    of_trl = {name for name, trainer in TRAINERS.items() if trainer.family == Family.trl}
+    listed = [words for words in selectors(KEYS[key]) if len(of_trl & set(words.split())) > 1]
+    assert listed == []
+
+
 def test_a_trainer_that_is_half_added_is_named_with_the_rows() -> None:
     trainer = replace(TRAINERS["finetune"], name="kto")
     flags = {**locked_schema("finetune").fields}

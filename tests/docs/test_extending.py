@@ -186,8 +186,10 @@ def test_the_trainer_the_patch_and_the_ids_are_in_a_plan(tree: Tree) -> None:
             "gpus=8",
             f"data.mix=[{{name: {rows}}}]",
             "recipe.global_batch_size=64",
+            "flags.do_eval=true",
         )
     )
     assert "trl.scripts.reward" in reward and "--max_length" in reward
+    assert "accepts --do_eval and never reads it" in reward, "the rules of the family hold for it"
     known = ("guards.flat_loss.steps=9", "allow=[flat_loss,first_loss,small_tmp]")
     assert "loaded_rows" in json.dumps(tree.plan("stage=demo", "trainer=trl_sft", *known))

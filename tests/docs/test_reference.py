@@ -244,7 +244,10 @@ def applies(rules: list[Rule]) -> str:
     conditions += [f"`{rule.undoes}` is set"] if rule.undoes else []
     conditions += [f"unless `{other}` is {value}" for other, value in rule.needs.items()]
     shown = [condition for condition in conditions if condition]
-    return ": ".join([*parts, " ".join(filter(None, [flags, "; ".join(shown)]))])
+    text = "; ".join(shown)
+    if flags and text.startswith("`"):  # a condition on another name
+        text = f"where {text}"
+    return ": ".join([*parts, " ".join(filter(None, [flags, text]))])
 
 
 # How a condition of the table reads on the page; who sets a flag is left out.

@@ -140,6 +140,23 @@ def test_labels_that_teach_nothing_are_refused(
     assert problem_ids(*DEMO, *words, machine=machine_in(tmp_path)) == [id]
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "batch"),
+    [(127, 1, 32), (127, 1, 80), (1, 127, 16), (70, 64, 2), (70, 64, 1), (64, 64, 1), (99, 1, 4)],
+)
+def test_the_batch_that_the_refusal_names_has_both_labels(
+    tmp_path: Path, good: int, bad: int, batch: int
+) -> None:
+    write_rows(tmp_path, good, bad)
+    line = (*DEMO, "recipe.loss=apo_zero_unpaired", "recipe.per_device_batch_size=1")
+    [problem] = problems(*line, f"recipe.global_batch_size={batch}", machine=machine_in(tmp_path))
+    assert problem.id == "one_kind_batches" and problem.cure is not None
+    larger = problem.cure.ways[0].sets
+    plan = planned(*line, *larger, machine=machine_in(tmp_path))
+    assert plan.batch.global_ > batch
+    assert "one_kind_batches" not in [found.id for found in plan.warnings]
+
+
 def test_the_weight_that_the_warning_names_ends_it(tmp_path: Path) -> None:
     write_rows(tmp_path, 150, 20)
     plan = planned(*DEMO, machine=machine_in(tmp_path))

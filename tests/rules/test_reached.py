@@ -159,6 +159,10 @@ LINES: list[tuple[str, int, str, str]] = [
     ("liger_kto_loss", 1, "trl_kto", LIGER_LOSS),
     ("kto_batch_of_one", 1, "trl_kto", "recipe.per_device_batch_size=1"),
     ("kto_order", 1, "trl_kto", "flags.train_sampling_strategy=random"),
+    ("ignored_flag", 18, "trl_sft trl_kto trl_grpo", "flags.do_train=true"),
+    ("ignored_flag", 19, "trl_dpo trl_kto trl_grpo", "flags.label_smoothing_factor=0.1"),
+    ("kto_pairs", 1, "trl_kto", "flags.dataset_num_proc=4"),
+    ("kto_weights", 1, "trl_kto", "recipe.desirable_weight=0 recipe.undesirable_weight=0"),
     (
         "synced_reference",
         1,
@@ -171,13 +175,13 @@ LINES: list[tuple[str, int, str, str]] = [
     (
         "flag_over_recipe",
         1,
-        "trl_sft trl_dpo trl_kto",
+        "trl_sft trl_dpo trl_kto trl_grpo",
         "recipe.checkpoint_steps=5 flags.save_only_model=true",
     ),
     (
         "flag_over_recipe",
         2,
-        "trl_sft trl_dpo trl_kto",
+        "trl_sft trl_dpo trl_kto trl_grpo",
         "recipe.checkpoint_steps=5 flags.ignore_data_skip=true",
     ),
     (
@@ -189,7 +193,7 @@ LINES: list[tuple[str, int, str, str]] = [
     (
         "flag_over_recipe",
         4,
-        "trl_sft trl_dpo trl_kto",
+        "trl_sft trl_dpo trl_kto trl_grpo",
         "hub.push=me/model flags.push_to_hub=false",
     ),
     (

@@ -443,6 +443,18 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         ],
     ),
     (
+        "kto_pairs",
+        "trl_kto",
+        {"dataset_num_proc": 4},
+        [{"dataset_num_proc": 1}, {"dataset_num_proc": 4, "loss_type": "apo_zero_unpaired"}],
+    ),
+    (
+        "kto_weights",
+        "trl_kto",
+        {"desirable_weight": 0.0, "undesirable_weight": 0},
+        [{"desirable_weight": 0.0}, {"desirable_weight": 0.0, "undesirable_weight": 0.5}],
+    ),
+    (
         "synced_reference",
         "trl_kto",
         {"sync_ref_model": True, "precompute_ref_log_probs": True},
@@ -515,6 +527,35 @@ def test_each_row_of_plans(id: str, trainer: str, applies: Values, silent: list[
 
     assert ids(applies) == [id]
     assert [values for values in silent if id in ids(values)] == []
+
+
+@pytest.mark.parametrize(
+    ("id", "values"),
+    [
+        (
+            "flag_over_recipe",
+            {"save_only_model": True, "save_strategy": "steps", "recipe.checkpoint_steps": 5},
+        ),
+        ("flag_over_recipe", {"ignore_data_skip": True, "recipe.checkpoint_steps": 5}),
+        ("flag_over_recipe", {"eval_strategy": "no", "data.validation": 0.1}),
+        ("flag_over_recipe", {"push_to_hub": False, "hub.push": "me/model"}),
+        ("ignored_flag", {"do_eval": True}),
+        ("ignored_flag", {"label_smoothing_factor": 0.1}),
+        ("ineffective_flag", {"liger_kernel_config": {"rope": True}}),
+        ("ineffective_flag", {"ref_model_sync_steps": 5}),
+        ("ineffective_flag", {"precompute_ref_batch_size": 5}),
+        ("flash_needs_gpu", {"recipe.attention": "flash_2", "device": "cpu"}),
+    ],
+)
+def test_a_trainer_of_the_users_own_has_the_rules_of_its_family(id: str, values: Values) -> None:
+    facts = WrittenFacts(values, trainer="trl_own", family="trl")
+    assert [finding.id for finding in apply_rules(facts, rules_for(facts))] == [id]
+
+
+def test_no_row_lists_the_trainers_of_a_family() -> None:
+    """A new one would have to be added to each: the row names the family."""
+    listed = [rule.id for rule in table() if len(set(TRL) & set(rule.trainers)) > 1]
+    assert listed == []
 
 
 def test_every_row_has_a_case() -> None:

@@ -67,7 +67,7 @@ def test_the_rows_of_the_split_are_shuffled_by_the_seed_and_others_are_not() -> 
         "train": staged(20).select(range(2, 20)),
         "validation": {"a": staged(5), "b": staged(4)},
     }
-    prepared = prepare_rows(data, "train", SEED)
+    prepared = prepare_rows(data, "train", "validation", SEED)
     train = prepared["train"]
     assert is_shuffled(train, SEED) and not is_shuffled(train, SEED + 1)
     asked = [prompt[-1]["content"] for prompt in train["prompt"]]
@@ -101,7 +101,19 @@ def test_labels_of_the_hub_are_truth_values_of_both_kinds(
         columns["label"] = labels
     data = {"train": datasets.Dataset.from_dict(columns)}
     if named is None:
-        assert set(prepare_rows(data, "train", SEED)["train"]["label"]) == {True, False}
+        prepared = prepare_rows(data, "train", None, SEED)
+        assert set(prepared["train"]["label"]) == {True, False}
         return
     with pytest.raises(ValueError, match=named):
-        prepare_rows(data, "train", SEED)
+        prepare_rows(data, "train", None, SEED)
+
+
+@pytest.mark.parametrize("evaluated", [None, "validation"])
+def test_a_split_that_is_not_used_may_have_no_labels(evaluated: str | None) -> None:
+    questions = datasets.Dataset.from_dict({"question": ["a", "b"]})
+    data = {"train": staged(6), "validation": staged(4), "test": questions}
+    prepared = prepare_rows(data, "train", evaluated, SEED)
+    assert prepared["test"] is questions
+    assert ("completion" in prepared["validation"].column_names) == (evaluated is not None)
+    with pytest.raises(ValueError, match="'label'"):
+        prepare_rows(data, "train", "test", SEED)

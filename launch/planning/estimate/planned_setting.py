@@ -180,9 +180,11 @@ def _has_live_reference(plan: Plan) -> bool:
 
 
 def _count_extra_passes(plan: Plan) -> int:
-    """Return the forward passes without gradients of each micro batch of KTO: one of mismatched
-    answers for the KL term, and the reference's two, which an adapter that is switched off makes
-    (trl/trainer/kto_trainer.py:1415-1438). The passes of DPO's reference are in the measured rates.
+    """Return the number of forward passes without gradients of each micro batch of KTO; 0 for others.
+
+    With the KL term the policy makes one of mismatched answers (trl/trainer/kto_trainer.py:1379). The
+    reference makes the same and one of the answers (1425-1436), as a model of its own or as the model
+    with its adapter switched off. The passes of DPO's reference are in the measured rates.
     """
     if plan.config.stage.kind != Kind.kto:
         return 0

@@ -6,7 +6,6 @@ after a run has staged them. The worker checks rows that it reads from the hub (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from launch.config.kinds import Kind
 from launch.config.schema import RootConfig
 from launch.data.label_balance import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
 from launch.errors import UserError
+from launch.planning.batch_split import Batch
 from launch.planning.flags import values_of
 from launch.planning.inputs import Inputs
 from launch.planning.plan import Plan
@@ -31,14 +31,13 @@ class Labels:
     count: LabelCount
     desirable: float
     undesirable: float
-    batch: int  # rows of an optimizer step
+    batch: Batch
     where: str | None  # the key that names the data
 
-    @property
-    def share_of_one_kind(self) -> float:
-        """The expected share of shuffled steps whose rows all have the same label."""
+    def share_of_one_kind(self, batch: int) -> float:
+        """Return the expected share of shuffled steps of so many rows that have one label only."""
         good = self.count.good / (self.count.good + self.count.bad)
-        return float(good**self.batch + (1 - good) ** self.batch)
+        return float(good**batch + (1 - good) ** batch)
 
 
 @plan_rule("one_label")
@@ -73,7 +72,7 @@ def judge_staged_labels(plan: Plan, counts: Sequence[LabelCount | None]) -> list
 
     Returns what stops nothing. Raises UserError: one_label, one_kind_batches.
     """
-    labels = _labels_of(plan.config, plan.inputs, plan.batch.global_, values_of(plan.flags), counts)
+    labels = _labels_of(plan.config, plan.inputs, plan.batch, values_of(plan.flags), counts)
     judges: tuple[Callable[[Labels | None], Iterator[Finding]], ...]
     judges = (_find_one_label, _find_one_kind, _find_imbalance)
     findings: list[Finding] = []
@@ -90,13 +89,13 @@ def _labels_of_case(case: FlagsCase) -> Labels | None:
     for structure in case.data:
         is_counted = structure is not None and structure.all_
         counts.append(structure.labels if structure and is_counted else None)
-    return _labels_of(case.config, case.inputs, case.batch.global_, case.values, counts)
+    return _labels_of(case.config, case.inputs, case.batch, case.values, counts)
 
 
 def _labels_of(
     config: RootConfig,
     inputs: Inputs,
-    batch: int,
+    batch: Batch,
     flags: Mapping[str, object],
     counts: Sequence[LabelCount | None],
 ) -> Labels | None:
@@ -137,21 +136,24 @@ def _find_one_label(labels: Labels | None) -> Iterator[Finding]:
 def _find_one_kind(labels: Labels | None) -> Iterator[Finding]:
     if labels is None or not labels.count.good or not labels.count.bad:
         return
-    share = labels.share_of_one_kind
+    batch = labels.batch.global_
+    share = labels.share_of_one_kind(batch)
     if share <= _MOST_OF_ONE_KIND:
         return
     good, bad = labels.count.good, labels.count.bad
     message = (
-        f"of {good:,} good and {bad:,} bad answers, {share:.0%} of the steps of {labels.batch} "
+        f"of {good:,} good and {bad:,} bad answers, {share:.0%} of the steps of {batch} "
         "rows would have one kind only"
     )
-    most = max(good, bad) / (good + bad)
-    needed = math.ceil(math.log(_MOST_OF_ONE_KIND) / math.log(most))
-    sentence = (
-        f"add answers of the rarer kind, set recipe.global_batch_size to {needed:,} or more, or "
-        "{0}"
+    larger = batch
+    while labels.share_of_one_kind(larger) > _MOST_OF_ONE_KIND:
+        larger += batch // labels.batch.accumulation  # what the ranks hold at once
+    cure = Fix.of(
+        "add answers of the rarer kind, set {0} or more, or {1}",
+        f"recipe.global_batch_size={larger}",
+        "allow=[one_kind_batches]",
     )
-    yield failed(message, Fix.of(sentence, "allow=[one_kind_batches]"), labels.where)
+    yield failed(message, cure, labels.where)
 
 
 def _find_imbalance(labels: Labels | None) -> Iterator[Finding]:

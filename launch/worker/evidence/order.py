@@ -72,9 +72,10 @@ def check_order(
 
 
 def deals_in_turn(trainer: Any) -> bool:
-    """Whether TRL's KTO takes the rows of its data set as they stand, as its KL term needs, which
-    pairs each row with its neighbour (trl/trainer/kto_trainer.py:1152). Without that term its sampler
-    may be another one.
+    """Return whether the trainer is TRL's KTOTrainer, and takes the rows in the order of its data set.
+
+    Its KL term needs that order, because it pairs each row with a neighbour
+    (trl/trainer/kto_trainer.py:1150-1156). Without the term, another sampler may be set.
     """
     if not hasattr(trainer, "calculate_KL"):
         return False

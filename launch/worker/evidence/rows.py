@@ -87,7 +87,8 @@ class RowRecord:
                 if "train" in more and hasattr(dataset, "__len__"):
 
                     def prepare_few(rows: Any, alone: Any) -> Any:
-                        # KTO's would warn of the balance of a few labels
+                        # For "train" KTOTrainer compares the labels' balance with the weights, and
+                        # would warn of the balance of these few rows.
                         names = ("staged" if part == "train" else part for part in more)
                         return prepare(trainer, rows, tokenizer, alone, *names)
 
