@@ -21,7 +21,6 @@ from launch.data.columns import (
     TEXT,
     TOOLS,
     find_reasoning,
-    has_instruction,
 )
 from launch.data.label_balance import LABEL
 from launch.data.labels import LabelColumn
@@ -31,14 +30,14 @@ from launch.data.prompts import (
     CHATS,
     PROMPTS,
     SYSTEMS,
+    column_of_question,
     find_column,
     find_filled,
     first_value,
-    prompt_of,
     read_answer,
     read_chat,
-    read_instruction,
     read_prompt_turns,
+    read_question,
     read_start,
 )
 from launch.data.row_errors import RowError, describe_type, read_text
@@ -178,25 +177,17 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
     return f"{form} ({', '.join(columns)}), converted to {KINDS[kind].converted}"
 
 
-def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
-    value, column = first_value(row, COMPLETIONS)
+def _from_question(row: Mapping[str, object]) -> list[Message]:
+    """Return a row of an instruction or a prompt, and its answer, as a conversation."""
+    completion, column = first_value(row, COMPLETIONS)
     refuse_choices(row, column)
-    answer_turns = read_answer(row, column, prompt_of(row))
-    answer_turns[-1] |= _read_reasoning(row)
-    return [*read_start(row), *read_instruction(row, value), *answer_turns]
-
-
-def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
-    prompt, prompt_column = first_value(row, PROMPTS)
-    completion, completion_column = first_value(row, COMPLETIONS)
-    refuse_choices(row, completion_column)
-    prompt_turns = read_prompt_turns(prompt, prompt_column, completion)
+    question = read_question(row, completion)
     start = read_start(row)
-    if prompt_turns[:1] == start:  # the system prompt stands in both
+    if question[:1] == start:  # the system prompt stands in both
         start = []
-    answer_turns = read_answer(row, completion_column, prompt)
+    answer_turns = read_answer(row, column, row.get(column_of_question(row)))
     answer_turns[-1] |= _read_reasoning(row)
-    return [*start, *prompt_turns, *answer_turns]
+    return [*start, *question, *answer_turns]
 
 
 def _read_reasoning(row: Mapping[str, object]) -> dict[str, object]:
@@ -208,8 +199,8 @@ def _read_reasoning(row: Mapping[str, object]) -> dict[str, object]:
 _CONVERTERS = {
     DataFormat.chat: read_chat,
     DataFormat.sharegpt: read_chat,
-    DataFormat.alpaca: _from_alpaca,
-    DataFormat.prompt_completion: _from_prompt_completion,
+    DataFormat.alpaca: _from_question,
+    DataFormat.prompt_completion: _from_question,
 }
 
 
@@ -239,7 +230,7 @@ def _convert_prompt(row: Mapping[str, object], *, needs_truth: bool) -> dict[str
 
 
 def _column_of_prompt(row: Mapping[str, object]) -> str:
-    return "instruction" if has_instruction(row) else find_column(row, (*CHATS, *PROMPTS))
+    return find_column(row, CHATS) or column_of_question(row)
 
 
 def read_prompt(row: Mapping[str, object]) -> list[Message]:
@@ -262,11 +253,8 @@ def read_asked(row: Mapping[str, object]) -> list[Message]:
     Raises RowError: data_columns, data_row, data_roles, data_no_answer.
     """
     start = read_start(row)
-    if has_instruction(row):
-        messages = read_instruction(row)
-    else:
-        value, column = first_value(row, (*CHATS, *PROMPTS))
-        messages = read_prompt_turns(value, column)
+    chat = find_column(row, CHATS)
+    messages = read_prompt_turns(row[chat], chat) if chat else read_question(row)
     if messages[:1] != start:
         messages = [*start, *messages]
     check_messages(messages)

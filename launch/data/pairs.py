@@ -8,15 +8,13 @@ from typing import Any
 from launch.data.marks import hidden_mark
 from launch.data.prompts import (
     CHATS,
-    CONTEXTS,
-    PROMPTS,
     SYSTEMS,
+    column_of_question,
     find_column,
-    prompt_of,
+    groups_of_question,
     read_answer,
     read_chat,
-    read_instruction,
-    read_prompt_turns,
+    read_question,
     read_start,
     read_system,
 )
@@ -94,9 +92,7 @@ def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
             return (*groups, CHATS)
         groups.append(_ANSWERS)
     groups.append(("history",))
-    if row.get("instruction") is not None:
-        return (*groups, ("instruction",), CONTEXTS)
-    return (*groups, PROMPTS if find_column(row, PROMPTS) else CHATS)
+    return (*groups, *(groups_of_question(row) if column_of_question(row) else (CHATS,)))
 
 
 def _is_conversation(side: object) -> bool:
@@ -122,7 +118,7 @@ def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
         if isinstance(value, str) and is_transcript(value):
             sides[side] = read_transcript(value, side)
         else:
-            sides[side] = read_answer(row, side, prompt_of(row))
+            sides[side] = read_answer(row, side, _question_of(row))
     starts = [messages[0]["role"] for messages in sides.values()]
     if starts != ["assistant", "assistant"]:  # each side is a whole conversation
         system = read_system(row)
@@ -137,14 +133,16 @@ def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
     return {side: [*prompt, *messages] for side, messages in sides.items()}
 
 
+def _question_of(row: Mapping[str, object]) -> object:
+    """Return what a row asks, as it is written; None where it stands in a conversation."""
+    return row.get(column_of_question(row))
+
+
 def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Message]:
     """Return the conversation that both sides answer; `answer` is the better one."""
     start = read_start(row)
-    if row.get("instruction") is not None:
-        return [*start, *read_instruction(row, row.get("chosen"))]
-    column = find_column(row, PROMPTS)
-    if column:
-        prompt = read_prompt_turns(row[column], column, row.get("chosen"))
+    if column_of_question(row):
+        prompt = read_question(row, row.get("chosen"))
         return prompt if prompt[:1] == start else [*start, *prompt]
     chat = find_column(row, CHATS)
     if not chat:
@@ -167,7 +165,7 @@ def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
         if not answer:
             message = "the row has a rejected answer, and none that is better"
             raise RowError(message, f"expected is one of {', '.join(_ANSWERS)}", "data_columns")
-        better = read_answer(row, answer, prompt_of(row))
+        better = read_answer(row, answer, _question_of(row))
         chosen = [*_read_prompt(row, better), *better]
     column = find_column(row, REJECTED)
     if column == "rejected_messages":
@@ -175,7 +173,7 @@ def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
         if rejected[0]["role"] != "system" and chosen[0]["role"] == "system":
             rejected = [chosen[0], *rejected]
     else:
-        rejected = [*chosen[:-1], *read_answer(row, column, prompt_of(row))]
+        rejected = [*chosen[:-1], *read_answer(row, column, _question_of(row))]
     return {"chosen": chosen, "rejected": rejected}
 
 
