@@ -14,6 +14,7 @@ from typing import Any
 from launch.config.kinds import KINDS, Kind
 from launch.config.schema import DataFormat, TrainOn
 from launch.data import labels
+from launch.data.choices import refuse_choices
 from launch.data.columns import (
     COMPLETIONS,
     MEDIA,
@@ -44,7 +45,7 @@ from launch.data.row_errors import RowError, describe_type, read_text
 from launch.data.tools import read_tools
 from launch.data.truths import find_truth, read_truth
 from launch.data.turns import Message, check_messages
-from launch.data.unknown import explain_unknown, refuse_choices
+from launch.data.unknown import explain_unknown
 
 # the kinds of stage that a format trains; a format that is not listed trains those of answers
 _OF_ANSWERS = tuple(kind for kind, row in KINDS.items() if row.has_answers)

@@ -137,7 +137,7 @@ def groups_of_question(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]
     read: a context that is empty belongs to it too.
     """
     columns = columns_of_question(row)
-    groups = [(name,) for name in columns]
+    groups: list[tuple[str, ...]] = [(name,) for name in columns]
     if set(columns[1:]).isdisjoint(CONTEXTS):
         groups.append(tuple(name for name in CONTEXTS if row.get(name) in EMPTY))
     return tuple(groups)
