@@ -17,7 +17,7 @@ from launch.data.prompts import (
     find_filled,
     groups_of_question,
 )
-from launch.data.row_errors import RowError, describe_type
+from launch.data.row_errors import RowError, not_a_row
 from launch.data.tables import KeyPath
 from launch.data.truths import column_of_truth
 
@@ -27,7 +27,10 @@ TEXT = "text"  # the column of plain text
 TOOLS = ("tools", "functions")  # the definitions of tools, which chat templates read
 REASONING = ("reasoning_content", "thinking")  # what the model thinks before its answer
 # columns of other tools that a stage may not learn from, and those that it has no use for
-MEDIA = ("images", "videos", "audios")
+MEDIA = (
+    *("images", "videos", "audios", "image", "video", "audio"),
+    *("image_path", "image_paths", "image_url"),
+)
 KNOWN = frozenset(
     (
         *CHATS,
@@ -100,8 +103,7 @@ def rename_columns(row: object, columns: Mapping[str, str]) -> Mapping[str, obje
     Raises RowError: data_row, if the row has none of `columns`.
     """
     if not isinstance(row, dict):
-        reason = f"the row is {describe_type(row)}; an object with named columns is expected"
-        raise RowError(reason)
+        raise not_a_row(row)
     own_names = {known: _own_name(row, name) for known, name in columns.items()}
     known_names = {own: known for known, own in own_names.items() if own}
     renamed: dict[str, object] = {}

@@ -41,7 +41,7 @@ from launch.data.prompts import (
     read_question,
     read_start,
 )
-from launch.data.row_errors import RowError, describe_type, read_text
+from launch.data.row_errors import RowError, not_a_row, read_text
 from launch.data.tools import read_tools
 from launch.data.truths import find_truth, read_truth
 from launch.data.turns import Message, check_messages
@@ -110,7 +110,7 @@ def convert(
     data_label, no_ground_truth.
     """
     if not isinstance(row, Mapping):
-        raise RowError(f"the row is {describe_type(row)}; an object with named columns is expected")
+        raise not_a_row(row)
     _refuse_media(row)
     if kind not in _TRAINED_KINDS.get(form, _OF_ANSWERS):
         message = f"{form} rows can't train {kind} stages"
@@ -152,7 +152,8 @@ def _refuse_media(row: Mapping[str, object]) -> None:
     """Refuse a row with pictures, films or sounds. Raises RowError: data_row."""
     for name in MEDIA:
         if row.get(name):
-            raise RowError(f"the row has {name}", "only text can be trained on")
+            cure = "only text can be trained on: leave out such rows, or the column if the text needs none"
+            raise RowError(f"the row has {name}", cure)
 
 
 def _read_tools(row: Mapping[str, object]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from launch.data.prompts import (
     read_system,
 )
 from launch.data.row_errors import RowError
-from launch.data.transcripts import is_transcript, read_transcript
+from launch.data.transcripts import is_dialogue, is_transcript, read_transcript
 from launch.data.turns import Message, check_messages, read_messages, role_of
 from launch.data.verdicts import choose_sides, find_verdict
 
@@ -98,7 +98,7 @@ def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
 def _is_conversation(side: object) -> bool:
     """Return whether a side of a pair has its prompt."""
     if isinstance(side, str):
-        return is_transcript(side)
+        return is_dialogue(side)
     first = side[0] if isinstance(side, list) and side else side
     return role_of(first) not in (None, "assistant")
 
@@ -115,7 +115,8 @@ def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
     sides = {}
     for side in PAIR:
         value = row.get(side)
-        if isinstance(value, str) and is_transcript(value):
+        is_whole = is_transcript if _question_of(row) is not None else is_dialogue
+        if isinstance(value, str) and is_whole(value):
             sides[side] = read_transcript(value, side)
         else:
             sides[side] = read_answer(row, side, _question_of(row))
@@ -146,6 +147,7 @@ def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Messa
         return prompt if prompt[:1] == start else [*start, *prompt]
     chat = find_column(row, CHATS)
     if not chat:
+        _refuse_unread_chat(row)
         return start
     messages = read_chat(row)
     if messages[-1]["role"] != "assistant":
@@ -154,6 +156,15 @@ def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Messa
         message = f"{chat} ends with an answer that is not the one in chosen"
         raise RowError(message, "leave that answer out of it", "data_pair")
     return messages[: -len(answer)]
+
+
+def _refuse_unread_chat(row: Mapping[str, object]) -> None:
+    """Refuse answers whose conversation has a name that launch does not know. Raises RowError: data_pair."""
+    for name, value in row.items():
+        is_chat = isinstance(value, list) and bool(value) and role_of(value[0]) is not None
+        if is_chat and name not in PAIR and name not in (*CHOSEN, *REJECTED, "history"):
+            cure = f"name the conversation that they answer: data.columns.prompt={name}"
+            raise RowError("both sides are answers without a prompt", cure, "data_pair")
 
 
 def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
@@ -191,5 +202,8 @@ def _check_side(messages: list[Message], side: str) -> None:
         reason = f"{side} ends with an answer that is marked as one that is not learnt ({mark})"
         raise RowError(reason, "remove the mark, or leave the row out", "data_marks")
     if len(messages) < 2:
-        cure = "add a column prompt, or write both sides as lists of messages"
+        cure = (
+            "add a column prompt, name yours with data.columns.prompt=MY_COLUMN, or write both sides as "
+            "lists of messages"
+        )
         raise RowError(f"{side} is an answer without a prompt", cure, "data_pair")

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launch.data.row_errors import RowError, parse_list, read_text
-from launch.data.transcripts import is_transcript, read_continuation, read_transcript
+from launch.data.transcripts import (
+    is_dialogue,
+    is_transcript,
+    read_continuation,
+    read_transcript,
+)
 from launch.data.turns import Message, join_parts, read_history, read_messages, read_turns
 
 CHATS = ("messages", "conversations", "conversation", "dialogue", "dialog", "contents")
@@ -39,7 +44,7 @@ def read_system(row: Mapping[str, object]) -> list[Message]:
 def read_chat(row: Mapping[str, object]) -> list[Message]:
     """Return the conversation of a row, with its system prompt."""
     value, column = first_value(row, CHATS)
-    if isinstance(value, str) and is_transcript(value):
+    if isinstance(value, str) and is_dialogue(value):
         messages = read_transcript(value, column)
     else:
         _refuse_text(row, column)
@@ -66,6 +71,8 @@ def _refuse_text(row: Mapping[str, object], column: str) -> None:
         "split it into turns, or learn another column as the answer to it: "
         f"data.columns.prompt={column} data.columns.completion={answer}"
     )
+    if not others:
+        cure += f"; plain text is learnt with data.format=text data.columns.text={column}"
     raise RowError(f"{column} is a text; a list of messages is expected", cure)
 
 

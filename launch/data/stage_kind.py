@@ -13,7 +13,7 @@ from launch.data.formats import ends_with_answer
 from launch.data.label_balance import LABEL
 from launch.data.labels import cure_of_text, find_verdict_word, is_label
 from launch.data.pairs import is_pair
-from launch.data.prompts import CHATS, PROMPTS, find_column
+from launch.data.prompts import CHATS, PROMPTS, column_of_question, find_column
 from launch.data.row_errors import RowError, path_of_text
 from launch.data.truths import find_truth
 from launch.data.turns import read_turns
@@ -88,8 +88,9 @@ def _refuse_two_meanings(row: Mapping[str, object], columns: Collection[str], pl
         cure = f"for KTO name its two texts, the good one first ({named}); --kind sft learns all"
         raise refusal("data_columns", message, place, cure)
     answer = find_column(row, COMPLETIONS)
-    is_named = not {"completion", "messages"}.isdisjoint(columns) or find_column(row, CHATS)
-    if is_named or not answer or not isinstance(row.get(_SOLUTION), str) or not row[_SOLUTION]:
+    is_named = "completion" in columns or find_column(row, CHATS)
+    is_asked = column_of_question(row) and answer and isinstance(row.get(_SOLUTION), str)
+    if is_named or not is_asked or not row[_SOLUTION]:
         return
     message = f"{answer!r} and {_SOLUTION!r} may both be what the row's answer is"
     cure = (

@@ -27,6 +27,10 @@ Row = dict[str, Any]
         ({"Frage": "Hi", "Antwort": "Hello"}, chat("Hi", "Hello")),
         ({"dialogue": "Ann: Hi.", "summary": "Ann greets."}, chat("Ann: Hi.", "Ann greets.")),
         ({"question": {"id": 7, "text": "Hi"}, "answer": "Hello"}, chat("Hi", "Hello")),
+        (
+            {"question": {"kind": "eli5", "full_text": "Hi you"}, "answer": "Yes"},
+            chat("Hi you", "Yes"),
+        ),
         # names that ask and that answer, among others
         ({"id": "7", "inputs": "Hi", "targets": "Hello", "lang": "en"}, chat("Hi", "Hello")),
         (
