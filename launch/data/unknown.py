@@ -16,7 +16,7 @@ from launch.data.turns import ROLE_KEYS, role_of
 # words in the name of a column that may hold an answer, where launch does not know the name
 _ANSWER = re.compile(
     "answer|assistant|attempt|completion|continuation|correct(?!ness)|expected|generat(ed|ion)|gold|"
-    "highlights|ideal|labels?$|output|rationale|reference|repl(y|ies)|response|solution|summary|"
+    "highlights|ideal|labels?$|output|rationale|(?<!p)reference|repl(y|ies)|response|solution|summary|"
     "target|^code$|^sql$",
     re.IGNORECASE,
 )
