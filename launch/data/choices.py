@@ -20,11 +20,16 @@ _CURE = "write the choices into the prompt, and the text of the right one as the
 class Choices:
     """The choices of a row."""
 
-    name: str  # what has them, in a sentence
+    columns: tuple[str, ...]
     texts: tuple[str, ...]
     keys: tuple[str, ...]  # what names each; () where that is its position
     listed: str  # jq's expression of the list of texts
     by_key: str  # jq's expression of the text that `$key` names; "" where that is its position
+
+    @property
+    def name(self) -> str:
+        """What has the choices, in a sentence."""
+        return ", ".join(self.columns)
 
 
 def find_choices(row: Mapping[str, object]) -> Choices | None:
@@ -34,16 +39,16 @@ def find_choices(row: Mapping[str, object]) -> Choices | None:
     if isinstance(value, str):
         value = parse_list(value)
     if isinstance(value, list):
-        return Choices(column, tuple(map(str, value)), (), f".{column}", "")
+        return Choices((column,), tuple(map(str, value)), (), f".{column}", "")
     if not isinstance(value, dict):
         return _find_siblings(row)
     texts = value.get("text")
     if isinstance(texts, list):  # ARC's lists of texts and labels
         keys = tuple(map(str, value.get("label") or ()))
         by_key = f".{column}.text[.{column}.label | index($key)]"
-        return Choices(column, tuple(map(str, texts)), keys, f".{column}.text", by_key)
+        return Choices((column,), tuple(map(str, texts)), keys, f".{column}.text", by_key)
     texts = tuple(map(str, value.values()))
-    return Choices(column, texts, tuple(map(str, value)), f"[.{column}[]]", f".{column}[$key]")
+    return Choices((column,), texts, tuple(map(str, value)), f"[.{column}[]]", f".{column}[$key]")
 
 
 def _find_siblings(row: Mapping[str, object]) -> Choices | None:
@@ -58,7 +63,7 @@ def _find_siblings(row: Mapping[str, object]) -> Choices | None:
             names = [f"{start}{key}" for key in texts]
             listed = ", ".join(f'.["{name}"]' for name in names)
             return Choices(
-                ", ".join(names),
+                tuple(names),
                 tuple(texts.values()),
                 tuple(texts),
                 f"[{listed}]",
@@ -81,7 +86,9 @@ def refuse_choices(row: Mapping[str, object], answer: str) -> None:
         return
     asked = ", ".join(f".{name}" for name in columns_of_question(row))
     key = answer if answer == "ground_truth" else "completion"
-    program = f'{{prompt: ([{asked}] + {choices.listed} | join("\\n")), {key}: {chosen}}}'
+    written = f'{{prompt: ([{asked}] + {choices.listed} | join("\\n")), {key}: {chosen}}}'
+    rest = ", ".join((asked, *(f'.["{name}"]' for name in choices.columns), f".{answer}"))
+    program = f"del({rest}) + {written}"
     message = f"{answer} names one of {choices.name}, which {column_of_question(row)} does not show"
     cure = f"write both out, of JSON lines with: jq -c '{program}'" if chosen else _CURE
     raise RowError(message, cure)

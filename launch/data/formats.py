@@ -189,7 +189,24 @@ def _from_question(row: Mapping[str, object]) -> list[Message]:
         start = []
     answer_turns = read_answer(row, column, row.get(column_of_question(row)))
     answer_turns[-1] |= _read_reasoning(row)
+    if answer_turns[0]["role"] in ("system", "user"):
+        return _with_start(start, answer_turns, question, column)
     return [*start, *question, *answer_turns]
+
+
+def _with_start(
+    start: list[Message], whole: list[Message], question: list[Message], column: str
+) -> list[Message]:
+    """Return an answer that is a whole conversation behind the row's system prompt and history.
+
+    Raises RowError (data_row) unless the conversation asks the row's question.
+    """
+    asked = [message["content"] for message in whole if message["role"] == "user"]
+    missing = [turn for turn in question if turn["role"] == "user" and turn["content"] not in asked]
+    if missing:
+        message = f"{column} is a conversation that does not ask the row's question"
+        raise RowError(message, "write the answer alone, or leave the question out")
+    return whole if whole[: len(start)] == start else [*start, *whole]
 
 
 def _read_reasoning(row: Mapping[str, object]) -> dict[str, object]:

@@ -17,7 +17,7 @@ from launch.data.prompts import CHATS, PROMPTS, column_of_question, find_column
 from launch.data.row_errors import RowError, path_of_text
 from launch.data.truths import find_truth
 from launch.data.turns import read_turns
-from launch.data.unknown import may_be_answer
+from launch.data.unknown import find_possible_answers
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
 
@@ -65,7 +65,7 @@ def choose_kind(
         if has_answer and not is_label(row):
             _refuse_two_meanings(row, columns, place)
         return Kind.kto if is_label(row) else Kind.sft
-    answers = [name for name in row if may_be_answer(name, row[name])]
+    answers = find_possible_answers(row)
     if answers:
         _refuse_answers(row, answers, place)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from launch.config.kinds import KINDS, Kind
 from launch.data.columns import COMPLETIONS, KNOWN, TEXT, VERIFIER_COLUMNS
 from launch.data.pairs import is_pair
-from launch.data.prompts import CHATS, PROMPTS, find_column
+from launch.data.prompts import CHATS, PROMPTS, SYSTEMS, columns_of_question, find_column
 from launch.data.rendered import find_mark
 from launch.data.row_errors import RowError, path_of_text
 from launch.data.turns import ROLE_KEYS, role_of
@@ -31,6 +31,20 @@ _TOKENS = ("input_ids", "tokens")
 def may_be_answer(name: str, value: object) -> bool:
     """Return whether a column has an answer by its name, and holds a text."""
     return bool(_ANSWER.search(name)) and path_of_text(value) is not None
+
+
+def find_possible_answers(row: Mapping[str, object]) -> list[str]:
+    """Return the columns that may answer a prompt: those that are called so, and without any all that
+    hold a text of several words and are no part of the prompt.
+    """
+    named = [name for name in row if may_be_answer(name, row[name])]
+    others = [name for name in row if name not in (*columns_of_question(row), *SYSTEMS, "history")]
+    return named or [name for name in others if _has_sentence(row[name])]
+
+
+def _has_sentence(value: object) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return any(isinstance(text, str) and " " in text.strip() for text in texts)
 
 
 def explain_unknown(row: Mapping[str, object], kind: Kind) -> RowError:

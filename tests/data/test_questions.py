@@ -9,7 +9,7 @@ import pytest
 
 from launch.config.kinds import Kind
 from launch.data.structure import read_structure
-from tests.data.files import converted, local, write_lines
+from tests.data.files import converted, local, problems, write_lines
 
 Row = dict[str, Any]
 QUESTION = "What is tea made of?"
@@ -77,6 +77,24 @@ def test_a_context_stands_in_the_last_question_of_a_conversation(tmp_path: Path)
     for row in converted(path):
         assert row["messages"][:2] == before
         assert row["messages"][2]["content"] == f"{PASSAGE}\n\n{QUESTION}"
+
+
+def test_an_answer_that_is_a_whole_conversation_asks_once(tmp_path: Path) -> None:
+    whole = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "Leaves."}]
+    system = {"role": "system", "content": TASK}
+    rows = [
+        {"prompt": QUESTION, "completion": whole},
+        {"prompt": QUESTION, "system": TASK, "completion": whole},
+        {"prompt": [system, whole[0]], "completion": [system, *whole]},
+        {"prompt": "Something else?", "completion": whole},
+    ]
+    path = write_lines(tmp_path / "a.jsonl", rows[:3])
+    turns = [row["messages"] for row in converted(path)]
+    assert turns == [whole, [system, *whole], [system, *whole]]
+    labelled = write_lines(tmp_path / "kto.jsonl", [{**rows[0], "label": True}])
+    assert converted(labelled, kind=Kind.kto)[0]["messages"] == whole
+    [problem] = problems(write_lines(tmp_path / "b.jsonl", rows[3:]))
+    assert problem.id == "data_row"
 
 
 def test_rows_with_and_without_a_context_are_one_format(tmp_path: Path) -> None:

@@ -152,7 +152,11 @@ def test_choices_that_the_prompt_does_not_show_are_written_out_by_the_cure(
     assert problem.id == "data_row"
     program = str(problem.cure).partition("jq -c '")[2].rpartition("'")[0]
     done = subprocess.run(["jq", "-c", program, path], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {"prompt": "Which?\nred\nblue", "completion": "blue"}
+    written = json.loads(done.stdout)
+    rest = {"rationale"} & row.keys()
+    assert written.keys() == {"prompt", "completion", *rest}
+    assert (written["prompt"], written["completion"]) == ("Which?\nred\nblue", "blue")
+    assert read_for_draft(write_lines(path, [written]), {}).kind == Kind.sft
 
 
 # answers that name a choice, and others: whether the answer is refused

@@ -51,6 +51,18 @@ ANSWERS: tuple[tuple[Row, list[str]], ...] = (
 )
 
 
+def test_a_sentence_beside_a_prompt_may_answer_it(tmp_path: Path) -> None:
+    for answer in ({"query": "SELECT a FROM b"}, {"text": ANSWERED}, {"pos": [ANSWERED]}):
+        row = {"question": ASKED, "topic": "sea", "system": "Be kind.", **answer}
+        path = write_lines(tmp_path / "a.jsonl", [row])
+        problem = refusal(path)
+        [name] = answer
+        assert problem.id == "data_columns" and re.findall(r"'(\w+)'", problem.message) == [name]
+        column = f"{name}{path_of_text(answer[name])}"
+        assert read_for_draft(path, {"completion": column}).kind == Kind.sft
+        assert read_for_draft(path, {}, Kind.rlvr).kind == Kind.rlvr
+
+
 @pytest.mark.parametrize(("row", "named"), ANSWERS)
 def test_answers_of_unknown_names_do_not_make_a_stage_of_prompts(
     tmp_path: Path, row: Row, named: list[str]
