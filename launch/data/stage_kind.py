@@ -17,7 +17,7 @@ from launch.data.prompts import CHATS, PROMPTS, column_of_question, find_column
 from launch.data.row_errors import RowError, path_of_text
 from launch.data.truths import find_truth
 from launch.data.turns import read_turns
-from launch.data.unknown import find_possible_answers
+from launch.data.unknown import find_sentences, may_be_answer
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
 
@@ -65,13 +65,15 @@ def choose_kind(
         if has_answer and not is_label(row):
             _refuse_two_meanings(row, columns, place)
         return Kind.kto if is_label(row) else Kind.sft
-    answers = find_possible_answers(row)
+    answers = [name for name in row if may_be_answer(name, row[name])]
+    if not answers:
+        try:
+            refuse_hidden_choices(row)
+        except RowError as error:
+            raise UserError(error.problem(place)) from error
+        answers = find_sentences(row)
     if answers:
         _refuse_answers(row, answers, place)
-    try:
-        refuse_hidden_choices(row)
-    except RowError as error:
-        raise UserError(error.problem(place)) from error
     return Kind.sft if names.isdisjoint(PROMPTS) else Kind.rlvr
 
 

@@ -33,13 +33,10 @@ def may_be_answer(name: str, value: object) -> bool:
     return bool(_ANSWER.search(name)) and path_of_text(value) is not None
 
 
-def find_possible_answers(row: Mapping[str, object]) -> list[str]:
-    """Return the columns that may answer a prompt: those that are called so, and without any all that
-    hold a text of several words and are no part of the prompt.
-    """
-    named = [name for name in row if may_be_answer(name, row[name])]
-    others = [name for name in row if name not in (*columns_of_question(row), *SYSTEMS, "history")]
-    return named or [name for name in others if _has_sentence(row[name])]
+def find_sentences(row: Mapping[str, object]) -> list[str]:
+    """Return the columns that hold a text of several words and are no part of the prompt."""
+    asked = (*columns_of_question(row), *SYSTEMS, "history")
+    return [name for name in row if name not in asked and _has_sentence(row[name])]
 
 
 def _has_sentence(value: object) -> bool:

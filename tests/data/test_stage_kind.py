@@ -189,7 +189,7 @@ def test_an_answer_that_names_a_choice_is_learnt_where_the_prompt_shows_it(
 
 
 def test_prompts_that_hide_their_choices_are_asked_about(tmp_path: Path) -> None:
-    row = {"question": "Which?", "opa": "red", "opb": "blue", "cop": 1}
+    row = {"question": "Which?", "opa": "red", "opb": "blue", "cop": 1, "exp": "The sky is."}
     path = write_lines(tmp_path / "a.jsonl", [row])
     problem = refusal(path)
     assert problem.id == "data_row" and "--kind rlvr" in str(problem.cure)
