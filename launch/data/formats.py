@@ -190,11 +190,11 @@ def _from_question(row: Mapping[str, object]) -> list[Message]:
     answer_turns = read_answer(row, column, row.get(column_of_question(row)))
     answer_turns[-1] |= _read_reasoning(row)
     if answer_turns[0]["role"] in ("system", "user"):
-        return _with_start(start, answer_turns, question, column)
+        return _from_whole(start, answer_turns, question, column)
     return [*start, *question, *answer_turns]
 
 
-def _with_start(
+def _from_whole(
     start: list[Message], whole: list[Message], question: list[Message], column: str
 ) -> list[Message]:
     """Return an answer that is a whole conversation behind the row's system prompt and history.

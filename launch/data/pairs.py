@@ -115,7 +115,8 @@ def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
     sides = {}
     for side in PAIR:
         value = row.get(side)
-        is_whole = is_transcript if _question_of(row) is not None else is_dialogue
+        is_asked = bool(column_of_question(row) or find_column(row, CHATS))
+        is_whole = is_transcript if is_asked else is_dialogue
         if isinstance(value, str) and is_whole(value):
             sides[side] = read_transcript(value, side)
         else:
@@ -147,7 +148,8 @@ def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Messa
         return prompt if prompt[:1] == start else [*start, *prompt]
     chat = find_column(row, CHATS)
     if not chat:
-        _refuse_unread_chat(row)
+        if not start:
+            _refuse_unread_chat(row)
         return start
     messages = read_chat(row)
     if messages[-1]["role"] != "assistant":

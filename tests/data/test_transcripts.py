@@ -70,11 +70,11 @@ def test_a_prompt_of_questions_and_answers_stays_one_and_is_named(
 
 def test_a_side_that_answers_a_prompt_stays_a_text(tmp_path: Path) -> None:
     cards = "Q: a?\nA: b"
-    path = write_lines(
-        tmp_path / "a.jsonl", [{"prompt": "Cards.", "chosen": cards, "rejected": "c"}]
-    )
-    [row] = converted(path, kind=Kind.dpo)
-    assert row["chosen"] == chat("Cards.", cards)["messages"]
+    asked = chat("Cards.", cards)["messages"][:1]
+    for prompt in ({"prompt": "Cards."}, {"messages": asked}):
+        row = {**prompt, "chosen": cards, "rejected": "c"}
+        [pair] = converted(write_lines(tmp_path / "a.jsonl", [row]), kind=Kind.dpo)
+        assert pair["chosen"] == chat("Cards.", cards)["messages"]
 
 
 def test_choices_are_no_answer(tmp_path: Path) -> None:
