@@ -8,8 +8,16 @@ from launch.config.kinds import Kind
 from launch.config.schema import DataFormat
 from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, groups_of_pair
-from launch.data.prompts import CHATS, CONTEXTS, EMPTY, PROMPTS, SYSTEMS, find_filled
-from launch.data.row_errors import RowError, describe_type
+from launch.data.prompts import (
+    ASKING,
+    CHATS,
+    EMPTY,
+    SYSTEMS,
+    find_column,
+    find_filled,
+    groups_of_question,
+)
+from launch.data.row_errors import RowError, not_a_row
 from launch.data.tables import KeyPath
 from launch.data.truths import column_of_truth
 
@@ -19,18 +27,19 @@ TEXT = "text"  # the column of plain text
 TOOLS = ("tools", "functions")  # the definitions of tools, which chat templates read
 REASONING = ("reasoning_content", "thinking")  # what the model thinks before its answer
 # columns of other tools that a stage may not learn from, and those that it has no use for
-MEDIA = ("images", "videos", "audios")
+MEDIA = (
+    *("images", "videos", "audios", "image", "video", "audio"),
+    *("image_path", "image_paths", "image_url"),
+)
 KNOWN = frozenset(
     (
         *CHATS,
-        *PROMPTS,
+        *ASKING,
         *COMPLETIONS,
         *TOOLS,
         *REASONING,
         *SYSTEMS,
         "history",
-        "instruction",
-        *CONTEXTS,
         *PAIR,
         *CHOSEN,
         *REJECTED,
@@ -45,23 +54,6 @@ KNOWN = frozenset(
 _GROUPS: Mapping[DataFormat, tuple[tuple[str, ...], ...]] = {
     DataFormat.chat: (CHATS, SYSTEMS, TOOLS),
     DataFormat.sharegpt: (CHATS, SYSTEMS, TOOLS),
-    DataFormat.alpaca: (
-        SYSTEMS,
-        ("history",),
-        ("instruction",),
-        CONTEXTS,
-        COMPLETIONS,
-        REASONING,
-        TOOLS,
-    ),
-    DataFormat.prompt_completion: (
-        SYSTEMS,
-        ("history",),
-        PROMPTS,
-        COMPLETIONS,
-        REASONING,
-        TOOLS,
-    ),
     DataFormat.text: ((TEXT,),),
 }
 
@@ -87,19 +79,13 @@ def columns_of(row: Mapping[str, object], form: DataFormat, kind: Kind) -> tuple
 def _groups_of(row: Mapping[str, object], form: DataFormat) -> tuple[tuple[str, ...], ...]:
     if form == DataFormat.preference:
         return (*groups_of_pair(row), TOOLS)
-    if form != DataFormat.prompts:
+    if form in _GROUPS:
         return _GROUPS[form]
-    asked: tuple[tuple[str, ...], ...] = ((*CHATS, *PROMPTS),)
-    if has_instruction(row):
-        asked = (("instruction",), CONTEXTS)
+    if form != DataFormat.prompts:
+        return (SYSTEMS, ("history",), *groups_of_question(row), COMPLETIONS, REASONING, TOOLS)
+    asked = (CHATS,) if find_column(row, CHATS) else groups_of_question(row)
     truth = column_of_truth(row) or "ground_truth"
     return (SYSTEMS, ("history",), *asked, (truth,), ("dataset",))
-
-
-def has_instruction(row: Mapping[str, object]) -> bool:
-    """Return whether a row of prompts asks by its instruction, of which `input` is a part."""
-    others = (*CHATS, *(name for name in PROMPTS if name not in CONTEXTS))
-    return bool(find_filled(row, ("instruction",))) and not find_filled(row, others)
 
 
 def find_reasoning(row: Mapping[str, object]) -> str:
@@ -117,8 +103,7 @@ def rename_columns(row: object, columns: Mapping[str, str]) -> Mapping[str, obje
     Raises RowError: data_row, if the row has none of `columns`.
     """
     if not isinstance(row, dict):
-        reason = f"the row is {describe_type(row)}; an object with named columns is expected"
-        raise RowError(reason)
+        raise not_a_row(row)
     own_names = {known: _own_name(row, name) for known, name in columns.items()}
     known_names = {own: known for known, own in own_names.items() if own}
     renamed: dict[str, object] = {}
@@ -188,7 +173,7 @@ def unfold(row: Mapping[str, object]) -> Mapping[str, object]:
 
     A key that the row has as well keeps the object's name before its own, as in `input.tools`.
     """
-    for column in (*CHATS, *PROMPTS):
+    for column in (*CHATS, *ASKING):
         value = row.get(column)
         if isinstance(value, dict) and isinstance(value.get("messages"), list):
             rest = {name: each for name, each in row.items() if name != column}

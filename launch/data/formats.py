@@ -14,6 +14,7 @@ from typing import Any
 from launch.config.kinds import KINDS, Kind
 from launch.config.schema import DataFormat, TrainOn
 from launch.data import labels
+from launch.data.choices import refuse_choices
 from launch.data.columns import (
     COMPLETIONS,
     MEDIA,
@@ -21,7 +22,6 @@ from launch.data.columns import (
     TEXT,
     TOOLS,
     find_reasoning,
-    has_instruction,
 )
 from launch.data.label_balance import LABEL
 from launch.data.labels import LabelColumn
@@ -31,21 +31,21 @@ from launch.data.prompts import (
     CHATS,
     PROMPTS,
     SYSTEMS,
+    column_of_question,
     find_column,
     find_filled,
     first_value,
-    prompt_of,
     read_answer,
     read_chat,
-    read_instruction,
     read_prompt_turns,
+    read_question,
     read_start,
 )
-from launch.data.row_errors import RowError, describe_type, read_text
+from launch.data.row_errors import RowError, not_a_row, read_text
 from launch.data.tools import read_tools
 from launch.data.truths import find_truth, read_truth
 from launch.data.turns import Message, check_messages
-from launch.data.unknown import explain_unknown, refuse_choices
+from launch.data.unknown import explain_unknown
 
 # the kinds of stage that a format trains; a format that is not listed trains those of answers
 _OF_ANSWERS = tuple(kind for kind, row in KINDS.items() if row.has_answers)
@@ -110,7 +110,7 @@ def convert(
     data_label, no_ground_truth.
     """
     if not isinstance(row, Mapping):
-        raise RowError(f"the row is {describe_type(row)}; an object with named columns is expected")
+        raise not_a_row(row)
     _refuse_media(row)
     if kind not in _TRAINED_KINDS.get(form, _OF_ANSWERS):
         message = f"{form} rows can't train {kind} stages"
@@ -152,7 +152,8 @@ def _refuse_media(row: Mapping[str, object]) -> None:
     """Refuse a row with pictures, films or sounds. Raises RowError: data_row."""
     for name in MEDIA:
         if row.get(name):
-            raise RowError(f"the row has {name}", "only text can be trained on")
+            cure = "only text can be trained on: leave out such rows, or the column if the text needs none"
+            raise RowError(f"the row has {name}", cure)
 
 
 def _read_tools(row: Mapping[str, object]) -> dict[str, str]:
@@ -178,25 +179,34 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
     return f"{form} ({', '.join(columns)}), converted to {KINDS[kind].converted}"
 
 
-def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
-    value, column = first_value(row, COMPLETIONS)
+def _from_question(row: Mapping[str, object]) -> list[Message]:
+    """Return a row of an instruction or a prompt, and its answer, as a conversation."""
+    completion, column = first_value(row, COMPLETIONS)
     refuse_choices(row, column)
-    answer_turns = read_answer(row, column, prompt_of(row))
-    answer_turns[-1] |= _read_reasoning(row)
-    return [*read_start(row), *read_instruction(row, value), *answer_turns]
-
-
-def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
-    prompt, prompt_column = first_value(row, PROMPTS)
-    completion, completion_column = first_value(row, COMPLETIONS)
-    refuse_choices(row, completion_column)
-    prompt_turns = read_prompt_turns(prompt, prompt_column, completion)
+    question = read_question(row, completion)
     start = read_start(row)
-    if prompt_turns[:1] == start:  # the system prompt stands in both
+    if question[:1] == start:  # the system prompt stands in both
         start = []
-    answer_turns = read_answer(row, completion_column, prompt)
+    answer_turns = read_answer(row, column, row.get(column_of_question(row)))
     answer_turns[-1] |= _read_reasoning(row)
-    return [*start, *prompt_turns, *answer_turns]
+    if answer_turns[0]["role"] in ("system", "user"):
+        return _from_whole(start, answer_turns, question, column)
+    return [*start, *question, *answer_turns]
+
+
+def _from_whole(
+    start: list[Message], whole: list[Message], question: list[Message], column: str
+) -> list[Message]:
+    """Return an answer that is a whole conversation behind the row's system prompt and history.
+
+    Raises RowError (data_row) unless the conversation asks the row's question.
+    """
+    asked = [message["content"] for message in whole if message["role"] == "user"]
+    missing = [turn for turn in question if turn["role"] == "user" and turn["content"] not in asked]
+    if missing:
+        message = f"{column} is a conversation that does not ask the row's question"
+        raise RowError(message, "write the answer alone, or leave the question out")
+    return whole if whole[: len(start)] == start else [*start, *whole]
 
 
 def _read_reasoning(row: Mapping[str, object]) -> dict[str, object]:
@@ -208,8 +218,8 @@ def _read_reasoning(row: Mapping[str, object]) -> dict[str, object]:
 _CONVERTERS = {
     DataFormat.chat: read_chat,
     DataFormat.sharegpt: read_chat,
-    DataFormat.alpaca: _from_alpaca,
-    DataFormat.prompt_completion: _from_prompt_completion,
+    DataFormat.alpaca: _from_question,
+    DataFormat.prompt_completion: _from_question,
 }
 
 
@@ -239,7 +249,7 @@ def _convert_prompt(row: Mapping[str, object], *, needs_truth: bool) -> dict[str
 
 
 def _column_of_prompt(row: Mapping[str, object]) -> str:
-    return "instruction" if has_instruction(row) else find_column(row, (*CHATS, *PROMPTS))
+    return find_column(row, CHATS) or column_of_question(row)
 
 
 def read_prompt(row: Mapping[str, object]) -> list[Message]:
@@ -262,11 +272,8 @@ def read_asked(row: Mapping[str, object]) -> list[Message]:
     Raises RowError: data_columns, data_row, data_roles, data_no_answer.
     """
     start = read_start(row)
-    if has_instruction(row):
-        messages = read_instruction(row)
-    else:
-        value, column = first_value(row, (*CHATS, *PROMPTS))
-        messages = read_prompt_turns(value, column)
+    chat = find_column(row, CHATS)
+    messages = read_prompt_turns(row[chat], chat) if chat else read_question(row)
     if messages[:1] != start:
         messages = [*start, *messages]
     check_messages(messages)

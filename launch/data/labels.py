@@ -12,10 +12,10 @@ from launch.data.marks import Message, hidden_mark
 from launch.data.prompts import find_column
 from launch.data.row_errors import RowError, describe_type
 
-NAMES = (LABEL, "kto_tag", "feedback")
+_OF_KTO = "kto_tag"  # which nothing but KTO has
+NAMES = (LABEL, _OF_KTO, "feedback")
 _KEY = f"data.columns.{LABEL}"
 _WITH_TEXTS = re.compile(r"(.+):([^/]+)/([^/]+)")
-_TRUTH_VALUES = ("true", "false")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LabelColumn:
     @classmethod
     def parse(cls, name: str) -> LabelColumn:
         """Parse the column's name, and after a colon its two texts, the good one first, whose case
-        does not matter.
+        does not matter unless they differ in it alone.
 
         >>> LabelColumn.parse("thumb:up/down").texts
         {'up': True, 'down': False}
@@ -41,8 +41,15 @@ class LabelColumn:
         found = _WITH_TEXTS.fullmatch(name)
         if found is None:
             return cls(name)
-        column, good, bad = found.groups()
-        return cls(column, {good.strip().lower(): True, bad.strip().lower(): False})
+        column, good, bad = (part.strip() for part in found.groups())
+        if good.lower() != bad.lower():
+            good, bad = good.lower(), bad.lower()
+        return cls(column, {good: True, bad: False})
+
+    def judge(self, text: str) -> bool | None:
+        """Return whether a text is that of a good answer; None for one that is neither."""
+        is_lower = all(known == known.lower() for known in self.texts)
+        return self.texts.get(text.lower() if is_lower else text)
 
 
 def own_names(columns: Mapping[str, str]) -> Mapping[str, str]:
@@ -54,7 +61,21 @@ def own_names(columns: Mapping[str, str]) -> Mapping[str, str]:
 def is_label(row: Mapping[str, object]) -> bool:
     """Return whether a row has a label of an answer: a column of KTO's own name, or a truth value."""
     column = find_column(row, NAMES)
-    return column == "kto_tag" or (bool(column) and _as_truth(row[column]) is not None)
+    return column == _OF_KTO or (bool(column) and _as_truth(row[column]) is not None)
+
+
+def find_verdict_word(row: Mapping[str, object]) -> str | None:
+    """Return the column of a label that is a single word, such as `good`; None without one."""
+    words = (name for name in NAMES if isinstance(row.get(name), str))
+    return next((name for name in words if len(str(row[name]).split()) == 1), None)
+
+
+def cure_of_text(name: str, value: str) -> str:
+    """Return how data.columns names the texts of a label, of which `value` is one."""
+    for texts in (("true", "false"), ("1", "0")):
+        if value.strip().lower() in texts:
+            return f"{_KEY}={name}:{'/'.join(texts)}"
+    return f"{_KEY}={name}:GOOD/BAD"
 
 
 def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
@@ -70,19 +91,21 @@ def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
     value = row[column]
     name = own.name or column
     text = _as_text(value)
+    if len(own.texts) == 1:
+        message = f"{_KEY} has the same text {next(iter(own.texts))!r} for good and bad answers"
+        raise RowError(message, "name two, the good one first", "data_label")
     if text is not None and own.texts:
-        if text in own.texts:
-            return own.texts[text]
+        is_good = own.judge(text)
+        if is_good is not None:
+            return is_good
         expected = " nor ".join(map(repr, own.texts))
         raise RowError(f"{name} is {value!r}, which is neither {expected}", None, "data_label")
     truth = _as_truth(value)
     if truth is not None:
         return truth
     if isinstance(value, str):
-        is_truth = value.strip().lower() in _TRUTH_VALUES
-        texts = "/".join(_TRUTH_VALUES) if is_truth else "GOOD/BAD"
         message = f"{name} is the text {value[:40]!r}, and a label is true or false"
-        cure = f"name its two texts, the good one first: {_KEY}={name}:{texts}"
+        cure = f"name its two texts, the good one first: {cure_of_text(name, value)}"
         raise RowError(message, cure, "data_label")
     shown = value if isinstance(value, int | float) else describe_type(value)
     message = f"{name} is {shown}, and a label is true or false, or 1 or 0"
@@ -109,9 +132,10 @@ def check_labelled(messages: Sequence[Message], cure: str | None = None) -> None
 def refuse_bad_answer(row: Mapping[str, object]) -> None:
     """Refuse a row for SFT whose answer is labelled as a bad one. Raises RowError: data_row."""
     for name in NAMES:
-        value = row.get(name)
-        if value is False or (isinstance(value, str) and value.strip().lower() == "false"):
-            message = f"{name} is false: the answer is marked as one that must not be learned"
+        text = str(_as_text(row.get(name))).lower()
+        # a label or a feedback of 0 may be the number of a class
+        if text == "false" or (text == "0" and name == _OF_KTO):
+            message = f"{name} is {text}: the answer is marked as one that must not be learned"
             raise RowError(message, "a stage that builds on kto learns from good and bad answers")
 
 
@@ -120,7 +144,7 @@ def _as_text(value: object) -> str | None:
     None for anything else.
     """
     if isinstance(value, str):
-        return value.strip().lower()
+        return value.strip()
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value) if isinstance(value, bool | int | float) else None

@@ -8,20 +8,18 @@ from typing import Any
 from launch.data.marks import hidden_mark
 from launch.data.prompts import (
     CHATS,
-    CONTEXTS,
-    PROMPTS,
     SYSTEMS,
+    column_of_question,
     find_column,
-    prompt_of,
+    groups_of_question,
     read_answer,
     read_chat,
-    read_instruction,
-    read_prompt_turns,
+    read_question,
     read_start,
     read_system,
 )
 from launch.data.row_errors import RowError
-from launch.data.transcripts import is_transcript, read_transcript
+from launch.data.transcripts import is_dialogue, is_transcript, read_transcript
 from launch.data.turns import Message, check_messages, read_messages, role_of
 from launch.data.verdicts import choose_sides, find_verdict
 
@@ -94,15 +92,13 @@ def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
             return (*groups, CHATS)
         groups.append(_ANSWERS)
     groups.append(("history",))
-    if row.get("instruction") is not None:
-        return (*groups, ("instruction",), CONTEXTS)
-    return (*groups, PROMPTS if find_column(row, PROMPTS) else CHATS)
+    return (*groups, *(groups_of_question(row) if column_of_question(row) else (CHATS,)))
 
 
 def _is_conversation(side: object) -> bool:
     """Return whether a side of a pair has its prompt."""
     if isinstance(side, str):
-        return is_transcript(side)
+        return is_dialogue(side)
     first = side[0] if isinstance(side, list) and side else side
     return role_of(first) not in (None, "assistant")
 
@@ -119,10 +115,12 @@ def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
     sides = {}
     for side in PAIR:
         value = row.get(side)
-        if isinstance(value, str) and is_transcript(value):
+        is_asked = bool(column_of_question(row) or find_column(row, CHATS))
+        is_whole = is_transcript if is_asked else is_dialogue
+        if isinstance(value, str) and is_whole(value):
             sides[side] = read_transcript(value, side)
         else:
-            sides[side] = read_answer(row, side, prompt_of(row))
+            sides[side] = read_answer(row, side, _question_of(row))
     starts = [messages[0]["role"] for messages in sides.values()]
     if starts != ["assistant", "assistant"]:  # each side is a whole conversation
         system = read_system(row)
@@ -137,17 +135,21 @@ def _read_sides(row: Mapping[str, object]) -> dict[str, list[Message]]:
     return {side: [*prompt, *messages] for side, messages in sides.items()}
 
 
+def _question_of(row: Mapping[str, object]) -> object:
+    """Return what a row asks, as it is written; None where it stands in a conversation."""
+    return row.get(column_of_question(row))
+
+
 def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Message]:
     """Return the conversation that both sides answer; `answer` is the better one."""
     start = read_start(row)
-    if row.get("instruction") is not None:
-        return [*start, *read_instruction(row, row.get("chosen"))]
-    column = find_column(row, PROMPTS)
-    if column:
-        prompt = read_prompt_turns(row[column], column, row.get("chosen"))
+    if column_of_question(row):
+        prompt = read_question(row, row.get("chosen"))
         return prompt if prompt[:1] == start else [*start, *prompt]
     chat = find_column(row, CHATS)
     if not chat:
+        if not start:
+            _refuse_unread_chat(row)
         return start
     messages = read_chat(row)
     if messages[-1]["role"] != "assistant":
@@ -156,6 +158,15 @@ def _read_prompt(row: Mapping[str, object], answer: list[Message]) -> list[Messa
         message = f"{chat} ends with an answer that is not the one in chosen"
         raise RowError(message, "leave that answer out of it", "data_pair")
     return messages[: -len(answer)]
+
+
+def _refuse_unread_chat(row: Mapping[str, object]) -> None:
+    """Refuse answers whose conversation has a name that launch does not know. Raises RowError: data_pair."""
+    for name, value in row.items():
+        is_chat = isinstance(value, list) and bool(value) and role_of(value[0]) is not None
+        if is_chat and name not in PAIR and name not in (*CHOSEN, *REJECTED, "history"):
+            cure = f"name the conversation that they answer: data.columns.prompt={name}"
+            raise RowError("both sides are answers without a prompt", cure, "data_pair")
 
 
 def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
@@ -167,7 +178,7 @@ def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
         if not answer:
             message = "the row has a rejected answer, and none that is better"
             raise RowError(message, f"expected is one of {', '.join(_ANSWERS)}", "data_columns")
-        better = read_answer(row, answer, prompt_of(row))
+        better = read_answer(row, answer, _question_of(row))
         chosen = [*_read_prompt(row, better), *better]
     column = find_column(row, REJECTED)
     if column == "rejected_messages":
@@ -175,7 +186,7 @@ def _read_rejected(row: Mapping[str, object]) -> dict[str, list[Message]]:
         if rejected[0]["role"] != "system" and chosen[0]["role"] == "system":
             rejected = [chosen[0], *rejected]
     else:
-        rejected = [*chosen[:-1], *read_answer(row, column, prompt_of(row))]
+        rejected = [*chosen[:-1], *read_answer(row, column, _question_of(row))]
     return {"chosen": chosen, "rejected": rejected}
 
 
@@ -193,5 +204,8 @@ def _check_side(messages: list[Message], side: str) -> None:
         reason = f"{side} ends with an answer that is marked as one that is not learnt ({mark})"
         raise RowError(reason, "remove the mark, or leave the row out", "data_marks")
     if len(messages) < 2:
-        cure = "add a column prompt, or write both sides as lists of messages"
+        cure = (
+            "add a column prompt, name yours with data.columns.prompt=MY_COLUMN, or write both sides as "
+            "lists of messages"
+        )
         raise RowError(f"{side} is an answer without a prompt", cure, "data_pair")

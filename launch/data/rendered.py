@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from launch.data.transcripts import is_question_and_answer
+
 # what templates write around a turn, and what other tools and data sets write before one
 MARKS = (
     "<|im_start|>",
@@ -33,6 +35,7 @@ MARKS = (
     "\nUser:",
     "<functioncall>",
     "<tool_response>",
+    "\n\n###\n\n",
 )
 _FEW = 20  # fewer rows than one in so many may only write about templates
 
@@ -40,7 +43,8 @@ _FEW = 20  # fewer rows than one in so many may only write about templates
 def find_mark(text: str) -> str | None:
     """Return the first of MARKS that a text holds; None if it holds none."""
     lines = f"\n{text}"
-    return next((mark for mark in MARKS if mark in lines), None)
+    mark = next((mark for mark in MARKS if mark in lines), None)
+    return "A:" if mark is None and is_question_and_answer(text) else mark
 
 
 @dataclass

@@ -24,13 +24,24 @@ class RowError(ValueError):
         return Finding.error(self.id, str(self), place, self.cure)
 
 
+def not_a_row(value: object) -> RowError:
+    """Return the error of a value that is no object with columns."""
+    is_json = isinstance(value, str) and isinstance(parse_json(value), dict)
+    cure = "the text holds the object as JSON: write it with jq -c fromjson" if is_json else None
+    message = f"the row is {describe_type(value)}; an object with named columns is expected"
+    return RowError(message, cure)
+
+
 def read_text(value: object, name: str) -> str:
     """Return a text that is not empty and can be encoded; `name` is used in errors.
 
     Raises RowError: data_row.
     """
     if not isinstance(value, str):
-        raise RowError(f"{name} is {describe_type(value)} where text belongs")
+        is_column = name.isidentifier() and isinstance(value, bool | int | float)
+        cure = f"write it as a text, of JSON lines with: jq -c '.{name} |= tostring'"
+        message = f"{name} is {describe_type(value)} where text belongs"
+        raise RowError(message, cure if is_column else None)
     if not value.strip():
         raise RowError(f"{name} is empty")
     if not value.isascii():
@@ -80,9 +91,16 @@ def path_of_text(value: object) -> str | None:
     if isinstance(value, list):
         inner = enumerate(value)
     elif isinstance(value, dict):
-        inner = sorted(value.items(), key=lambda item: item[0] not in _TEXT_KEYS)
+        inner = sorted(value.items(), key=_rank_of_text)
     for key, each in inner:
         path = path_of_text(each)
         if path is not None:
             return f".{key}{path}"
     return None
+
+
+def _rank_of_text(item: tuple[object, object]) -> tuple[bool, bool, bool]:
+    """Rank a key and its value: the likelier it is the text of an object, the lower."""
+    key, value = item
+    is_sentence = isinstance(value, str) and " " in value.strip()
+    return key not in _TEXT_KEYS, "text" not in str(key), not is_sentence

@@ -7,27 +7,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from launch.config.kinds import Kind
+from launch.data.choices import refuse_choices, refuse_hidden_choices
 from launch.data.columns import COMPLETIONS
 from launch.data.formats import ends_with_answer
 from launch.data.label_balance import LABEL
-from launch.data.labels import is_label
+from launch.data.labels import cure_of_text, find_verdict_word, is_label
 from launch.data.pairs import is_pair
-from launch.data.prompts import CHATS, PROMPTS, find_column
+from launch.data.prompts import CHATS, PROMPTS, column_of_question, find_column
 from launch.data.row_errors import RowError, path_of_text
 from launch.data.truths import find_truth
 from launch.data.turns import read_turns
-from launch.data.unknown import refuse_choices
+from launch.data.unknown import find_sentences, may_be_answer
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
 
-# words in the name of a column that may hold an answer, where launch does not know the name
-_ANSWER = re.compile(
-    "answer|attempt|completion|correct(?!ness)|generation|highlights|labels?$|output|rationale|"
-    "repl(y|ies)|response|solution|summary|target",
-    re.IGNORECASE,
-)
 # words in the name of a column that may say which of several answers is better
 _VERDICT = re.compile("better|choice|label|prefer|rank|rating|score|winner", re.IGNORECASE)
+_SOLUTION = "solution"  # the steps to an answer, in data sets of mathematics
 
 
 def choose_kind(
@@ -40,8 +36,9 @@ def choose_kind(
     label that `columns` names for KTO.
 
     Raises UserError (data_columns) for a row with an answer and a ground truth, which two kinds of
-    stage fit, and for a prompt whose answers may stand in a column that launch does not know: they
-    would not be learned. Raises UserError (data_row) for choices that the prompt does not show.
+    stage fit, for an answer that may be another column or labelled by a word, and for a prompt whose
+    answers may stand in a column that launch does not know: they would not be learned. Raises
+    UserError (data_row) for choices that the prompt does not show.
     """
     if verifier is not None:
         return Kind.rlvr
@@ -65,11 +62,43 @@ def choose_kind(
         return Kind.rlvr
     # a conversation without an answer is refused by a stage that learns answers
     if has_answer or not asks or not names.isdisjoint(CHATS):
+        if has_answer and not is_label(row):
+            _refuse_two_meanings(row, columns, place)
         return Kind.kto if is_label(row) else Kind.sft
-    answers = [name for name in row if _may_be_answer(name, row[name])]
+    answers = [name for name in row if may_be_answer(name, row[name])]
+    if not answers:
+        try:
+            refuse_hidden_choices(row)
+        except RowError as error:
+            raise UserError(error.problem(place)) from error
+        answers = find_sentences(row)
     if answers:
         _refuse_answers(row, answers, place)
     return Kind.sft if names.isdisjoint(PROMPTS) else Kind.rlvr
+
+
+def _refuse_two_meanings(row: Mapping[str, object], columns: Collection[str], place: str) -> None:
+    """Refuse an answer whose label is a word, and a short answer beside a solution that leads to it.
+
+    Raises UserError: data_columns.
+    """
+    label = find_verdict_word(row)
+    if label is not None:
+        word = str(row[label])
+        message = f"{label} is {word!r}, which may say whether the answer is a good one"
+        named = cure_of_text(label, word).replace("data.columns.", "--columns ")
+        cure = f"for KTO name its two texts, the good one first ({named}); --kind sft learns all"
+        raise refusal("data_columns", message, place, cure)
+    answer = find_column(row, COMPLETIONS)
+    is_named = "completion" in columns or find_column(row, CHATS)
+    is_asked = column_of_question(row) and answer and isinstance(row.get(_SOLUTION), str)
+    if is_named or not is_asked or not row[_SOLUTION]:
+        return
+    message = f"{answer!r} and {_SOLUTION!r} may both be what the row's answer is"
+    cure = (
+        f"name the one to learn: --columns completion={_SOLUTION} or --columns completion={answer}"
+    )
+    raise refusal("data_columns", message, place, cure)
 
 
 def _refuse_answers(row: Mapping[str, object], answers: list[str], place: str) -> None:
@@ -96,11 +125,6 @@ def _refuse_answers(row: Mapping[str, object], answers: list[str], place: str) -
         pair = f"write a better one as chosen and a worse one as rejected, by {verdicts[0]!r}"
     cure = f"{learnt}, or {pair}, or take the prompts alone (--kind rlvr)"
     raise refusal("data_columns", message, place, cure)
-
-
-def _may_be_answer(name: str, value: object) -> bool:
-    """Return whether a column has an answer by its name, and holds a text."""
-    return bool(_ANSWER.search(name)) and path_of_text(value) is not None
 
 
 def write_options(problem: Finding) -> Finding:

@@ -6,12 +6,13 @@ several of them write a text of arguments with its quotes escaped, or raise an e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launch.data.row_errors import RowError, describe_type, parse_json
 
 _ARGUMENTS = ("arguments", "parameters", "args")  # names of a call's arguments
+_DECLARATIONS = ("functionDeclarations", "function_declarations")  # Gemini's
 _EXPECTED_CALL = 'expected is {"name": ..., "arguments": {...}}, or a list of such objects'
 
 
@@ -77,7 +78,15 @@ def read_tools(value: object, column: str) -> list[dict[str, Any]]:
         raise RowError(
             message, "write it as a JSON list of functions, each with name and parameters"
         )
-    return [_read_tool(tool, column) for tool in tools]
+    return [_read_tool(tool, column) for tool in _flatten(tools)]
+
+
+def _flatten(tools: list[Any]) -> Iterator[Any]:
+    """Yield the definitions in a list; Gemini's has lists of them."""
+    for tool in tools:
+        names = () if not isinstance(tool, dict) else _DECLARATIONS
+        declared = next((tool[name] for name in names if tool.get(name)), None)
+        yield from declared if isinstance(declared, list) else (tool,)
 
 
 def _parse_lines(text: str) -> object:

@@ -9,10 +9,17 @@ from launch.data.turns import Message
 
 _USER = "Human|HUMAN|User|USER"
 _ASSISTANT = "Assistant|ASSISTANT|AI|Bot"
+_ASKING = (*_USER.split("|"), "Q", "Question")
 _BEGINS = re.compile(rf"\s*(?:{_USER}):")
 _ANSWERS = re.compile(rf"\s*(?:{_ASSISTANT}):")
 _ANSWER_LINE = re.compile(rf"\n(?:{_ASSISTANT}):")
 _ANSWER_PARAGRAPH = re.compile(rf"\n\n(?:{_ASSISTANT}):")
+# Speakers of questions and answers. A prompt may show several of them as examples, and end with the
+# name of the answer: it stays a prompt, and a conversation with such speakers becomes turns.
+_QUESTION = re.compile(r"\s*(?:Q|Question):")
+_ANSWER_TO_IT = re.compile(r"\n(?:A|Answer):")
+_OPTIONS = re.compile(r"\n\(?B[:.)]")  # below which `A:` is one of several choices
+_EXCHANGES = re.compile(r"(?:^|\n)(Q|Question|A|Answer):")
 _PARAGRAPHS = re.compile(rf"(?:^|\n\n)({_USER}|{_ASSISTANT}):")  # of Anthropic's transcripts
 _LINES = re.compile(rf"(?:^|\n)({_USER}|{_ASSISTANT}):")  # of BELLE's
 
@@ -25,6 +32,18 @@ def is_transcript(text: object, answer: object = None) -> bool:
         return False
     is_answered = isinstance(answer, str) and _ANSWERS.match(answer)
     return bool(is_answered or _ANSWER_LINE.search(text))
+
+
+def is_question_and_answer(text: object) -> bool:
+    """Return whether a text has lines that begin with `Q:` and `A:`, or `Question:` and `Answer:`."""
+    if not isinstance(text, str) or not _QUESTION.match(text):
+        return False
+    return bool(_ANSWER_TO_IT.search(text)) and not _OPTIONS.search(text)
+
+
+def is_dialogue(text: object) -> bool:
+    """Return whether a text, which stands where a conversation belongs, has the lines of one."""
+    return is_transcript(text) or is_question_and_answer(text)
 
 
 def read_transcript(text: str, column: str) -> list[Message]:
@@ -50,6 +69,8 @@ def read_continuation(answer: str, prompt: str, column: str) -> list[Message]:
 
 
 def _pattern_of(text: str) -> re.Pattern[str]:
+    if is_question_and_answer(text):
+        return _EXCHANGES
     return _PARAGRAPHS if _ANSWER_PARAGRAPH.search(text) else _LINES
 
 
@@ -57,7 +78,7 @@ def _split(text: str, pattern: re.Pattern[str]) -> list[Message]:
     parts = pattern.split(text)
     messages = []
     for speaker, words in zip(parts[1::2], parts[2::2], strict=True):
-        role = "user" if speaker in _USER.split("|") else "assistant"
+        role = "user" if speaker in _ASKING else "assistant"
         messages.append({"role": role, "content": words.strip()})
     return messages
 

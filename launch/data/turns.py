@@ -23,11 +23,19 @@ _ROLE_NAMES = {
 }
 # roles of a turn whose content is a call of a tool, in JSON
 _CALL_ROLES = ("function_call", "tool_call", "function-call")
-CONTENT_KEYS = ("content", "value")
+CONTENT_KEYS = ("content", "value", "parts")  # the last is Gemini's
 ROLE_KEYS = ("role", "from")
 # keys of an object that holds a question and its answer
 _ASKED = ("human", "user", "input", "question", "instruction", "prompt", "query")
 _ANSWERED = ("assistant", "gpt", "bot", "output", "answer", "response", "completion")
+# types of parts of a content, those of texts and, with what to do, others that can be written as keys
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_AS_CALLS = "write a call as tool_calls of its turn, and its result as a turn of tool"
+_AS_REASONING = "write it as reasoning_content of the turn"
+_OTHER_PARTS = {
+    **dict.fromkeys(("tool_use", "tool_result", "functionCall", "functionResponse"), _AS_CALLS),
+    **dict.fromkeys(("thinking", "reasoning", "thought"), _AS_REASONING),
+}
 # keys of a turn that name a call of a tool without one of its own texts
 _CALL_KEYS = ("tool_calls", "function_calls")
 # Templates read what a model thinks before it answers under one of these names.
@@ -52,13 +60,17 @@ def read_turns(role: str, value: object, column: str) -> list[Message]:
     A text becomes a turn of `role`. `column` is used in errors. Raises RowError: data_row,
     data_roles, data_no_answer.
     """
+    if isinstance(value, dict) and _is_transposed(value):
+        return read_messages(value, column)
     if isinstance(value, dict):
         _refuse_object(role, value, column)
         value = [value]
     if not isinstance(value, list):
         return [{"role": role, "content": read_text(value, column)}]
     if value and all(isinstance(element, str) for element in value):
-        cure = f"name one of them, as in data.columns.{_known_column(role, column)}=MY_COLUMN.0"
+        known = _known_column(role, column)
+        own = "MY_COLUMN" if column == known else column
+        cure = f"name one of them, as in data.columns.{known}={own}.0"
         raise RowError(f"{column} is a list of texts; a text or messages are expected", cure)
     return read_messages(value, column)
 
@@ -88,6 +100,8 @@ def read_messages(value: object, column: str) -> list[Message]:
     """
     if isinstance(value, str):
         value = parse_list(value)
+    if isinstance(value, dict) and _is_transposed(value):
+        value = [dict(zip(value, keys, strict=True)) for keys in zip(*value.values(), strict=True)]
     if not isinstance(value, list):
         raise RowError(f"{column} is {describe_type(value)}; a list of messages is expected")
     if not value:
@@ -99,6 +113,15 @@ def read_messages(value: object, column: str) -> list[Message]:
             _append(messages, message, is_call=_is_call(turn))
     _choose_role_of_results(messages)
     return messages
+
+
+def _is_transposed(value: Mapping[str, object]) -> bool:
+    """Return whether an object has a list of the turns' values by each of their keys, as `datasets`
+    writes a sequence of objects.
+    """
+    lists = [inner for inner in value.values() if isinstance(inner, list)]
+    is_whole = len(lists) == len(value) and len({len(inner) for inner in lists}) == 1
+    return is_whole and not set(ROLE_KEYS).isdisjoint(value)
 
 
 def read_history(value: object) -> list[Message]:
@@ -300,24 +323,33 @@ def _first_given(turn: Mapping[str, object], keys: tuple[str, ...]) -> object:
 
 
 def join_parts(content: list[object], place: str) -> object:
-    """Return the texts of OpenAI's parts (`{type: text, text: ...}`) or Bedrock's (`{text: ...}`), a
-    line each.
+    """Return the texts of parts, a line each: OpenAI's (`{type: text, text: ...}`), Bedrock's and
+    Gemini's (`{text: ...}`).
 
     A list of anything else is returned unchanged. Raises RowError: data_row.
     """
-    parts = [part for part in content if isinstance(part, dict) and _is_part(part)]
-    if not content or len(parts) < len(content):
+    kinds = [_kind_of_part(part) for part in content]
+    if not kinds or None in kinds:
         return content
-    for part in parts:
-        kind = part.get("type", "text")
-        if kind != "text":
-            message = f"{place} has a part of type {kind!r}"
-            raise RowError(message, "only text can be trained on")
-    return "\n".join(read_text(part.get("text"), place) for part in parts)
+    for kind in kinds:
+        if kind not in _TEXT_PARTS:
+            cure = _OTHER_PARTS.get(str(kind), "only text can be trained on")
+            raise RowError(f"{place} has a part of type {kind!r}", cure)
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return "\n".join(read_text(text, place) for text in texts)
 
 
-def _is_part(part: Mapping[str, object]) -> bool:
-    return "type" in part or set(part) == {"text"}
+def _kind_of_part(part: object) -> str | None:
+    """Return the type of a part, or the key that says it; None for what is no part."""
+    if not isinstance(part, dict):
+        return None
+    keys = [key for key, value in part.items() if value is not None]
+    if "type" in keys:
+        return str(part["type"])
+    others = [key for key in keys if key != "text"]
+    if not others:
+        return "text" if keys else None
+    return others[0] if len(others) == 1 else None
 
 
 def check_messages(messages: list[Message]) -> None:

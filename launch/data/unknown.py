@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from launch.config.kinds import KINDS, Kind
 from launch.data.columns import COMPLETIONS, KNOWN, TEXT, VERIFIER_COLUMNS
 from launch.data.pairs import is_pair
-from launch.data.prompts import CHATS, PROMPTS, find_column, find_filled
+from launch.data.prompts import CHATS, PROMPTS, SYSTEMS, columns_of_question, find_column
 from launch.data.rendered import find_mark
-from launch.data.row_errors import RowError
+from launch.data.row_errors import RowError, path_of_text
 from launch.data.turns import ROLE_KEYS, role_of
 
-_CHOICES = ("choices", "options")
-_LETTER = re.compile("[A-J]")
+# words in the name of a column that may hold an answer, where launch does not know the name
+_ANSWER = re.compile(
+    "answer|assistant|attempt|completion|continuation|correct(?!ness)|expected|generat(ed|ion)|gold|"
+    "highlights|ideal|labels?$|output|rationale|(?<!p)reference|repl(y|ies)|response|solution|summary|"
+    "target|^code$|^sql$",
+    re.IGNORECASE,
+)
+_QUESTION = re.compile(
+    "article|document|human|^inputs?|instruction|passage|problem|prompt|query|question|source_text|"
+    "^user",
+    re.IGNORECASE,
+)
+_TOKENS = ("input_ids", "tokens")
+
+
+def may_be_answer(name: str, value: object) -> bool:
+    """Return whether a column has an answer by its name, and holds a text."""
+    return bool(_ANSWER.search(name)) and path_of_text(value) is not None
+
+
+def find_sentences(row: Mapping[str, object]) -> list[str]:
+    """Return the columns that hold a text of several words and are no part of the prompt."""
+    asked = (*columns_of_question(row), *SYSTEMS, "history")
+    return [name for name in row if name not in asked and _has_sentence(row[name])]
+
+
+def _has_sentence(value: object) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return any(isinstance(text, str) and " " in text.strip() for text in texts)
 
 
 def explain_unknown(row: Mapping[str, object], kind: Kind) -> RowError:
@@ -32,9 +59,14 @@ def explain_unknown(row: Mapping[str, object], kind: Kind) -> RowError:
     transcript = _find_transcript(row)
     if find_column(row, ROLE_KEYS):
         cure = "each row is one turn: write the turns of a conversation as the list messages of one row"
+    elif find_column(row, _TOKENS):
+        cure = "the rows are tokens: name the texts that they were made of, which trainers tokenise"
     elif kind == Kind.sft and isinstance(row.get(TEXT), str):
         cure = "data.format=text learns plain text; conversations have columns of their own: "
         cure += KINDS[kind].expected
+        answer = _find_named(row, _ANSWER)
+        if answer:
+            cure += f"; an answer to it is learnt with {_name_columns(('prompt', 'completion'), (TEXT, answer))}"
     elif transcript:
         cure = f"{transcript!r} is a conversation in one text: split it into a list of messages"
     elif rows:
@@ -52,26 +84,62 @@ def _find_transcript(row: Mapping[str, object]) -> str | None:
 
 
 def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
-    """Return overrides that name the columns, with the row's own names if there are as many texts
-    and launch knows none of them.
+    """Return overrides that name the columns, with the row's own names where it is clear which of
+    them asks and which answers.
     """
     known = ("chosen", "rejected")
     if KINDS[kind].has_answers:
         known = ("prompt", "completion")
     elif kind == Kind.rlvr:
         known = ("prompt", "ground_truth")
-    names = ["MY_COLUMN", "OTHER_COLUMN"]
     leaves = dict(_leaves(row))
     conversations = [path for path, value in leaves.items() if _is_conversation(value)]
     if KINDS[kind].has_answers and conversations:
-        return f"data.columns.messages={conversations[0]}"
+        return _name_conversation(row, conversations[0], leaves[conversations[0]])
+    if known[0] == "prompt":
+        names = (_find_named(row, _QUESTION), _find_named(row, _ANSWER))
+        if all(names):
+            return _name_columns(known, names)
     texts = [path for path, value in leaves.items() if isinstance(value, str)]
     is_named = all(map(str.isidentifier, ".".join(texts).split(".")))
     is_clear = is_named and len(leaves) == len(texts) == len(known)
     if is_clear and KNOWN.isdisjoint(map(str.lower, row)):
-        names = texts
-    overrides = [f"data.columns.{column}={name}" for column, name in zip(known, names, strict=True)]
-    return " ".join(overrides)
+        return _name_columns(known, texts)
+    example = _name_columns(known, ("MY_COLUMN", "OTHER_COLUMN"))
+    if kind == Kind.sft and texts:
+        example += "; plain text is learnt with data.format=text data.columns.text=MY_COLUMN"
+    return example
+
+
+def _name_conversation(row: Mapping[str, object], path: str, turns: object) -> str:
+    """Return overrides that name a conversation, and its answer where that stands beside it."""
+    assert isinstance(turns, list)
+    if role_of(turns[-1]) == "assistant":
+        return _name_columns(("messages",), (path,))
+    answers = [name for name in row if name not in path and may_be_answer(name, row[name])]
+    if len(answers) != 1 or answers[0] in COMPLETIONS:
+        return _name_columns(("prompt",), (path,))
+    answer = f"{answers[0]}{path_of_text(row[answers[0]])}"
+    return _name_columns(("prompt", "completion"), (path, answer))
+
+
+def _name_columns(known: Sequence[str], names: Sequence[str]) -> str:
+    pairs = zip(known, names, strict=True)
+    return " ".join(f"data.columns.{column}={name}" for column, name in pairs)
+
+
+def _find_named(row: Mapping[str, object], words: re.Pattern[str]) -> str:
+    """Return where the only text stands whose column's name has one of the words; "" where there is
+    none, or several. A text of several words goes before a single one.
+    """
+    paths = {}
+    for name, value in row.items():
+        path = path_of_text(value)
+        if path is not None and name.isidentifier() and words.search(name):
+            paths[f"{name}{path}"] = len(str(value).split()) > 1
+    longer = [path for path, is_longer in paths.items() if is_longer]
+    found = longer or list(paths)
+    return found[0] if len(found) == 1 else ""
 
 
 def _is_conversation(value: object) -> bool:
@@ -110,31 +178,3 @@ def _is_row(value: Mapping[str, object], kind: Kind) -> bool:
 
 def _has_answer(names: set[str], kind: Kind) -> bool:
     return not names.isdisjoint(VERIFIER_COLUMNS if kind == Kind.rlvr else COMPLETIONS)
-
-
-def refuse_choices(row: Mapping[str, object], answer: str) -> None:
-    """Refuse a row whose answer names one of several choices, by its number or letter, that the
-    prompt does not show.
-
-    Raises RowError: data_row.
-    """
-    column = find_filled(row, _CHOICES)
-    prompt = find_column(row, ("instruction", *PROMPTS))
-    choices = row.get(column)
-    texts = choices.get("text") if isinstance(choices, dict) else choices
-    labels = choices.get("label") if isinstance(choices, dict) else None
-    if not isinstance(texts, list) or not texts or str(texts[0]) in str(row.get(prompt)):
-        return
-    value = row.get(answer)
-    is_number = isinstance(value, int) and not isinstance(value, bool) and value < len(texts)
-    is_letter = isinstance(value, str) and bool(_LETTER.fullmatch(value.strip()))
-    if not is_number and not is_letter:
-        return
-    listed = f".{column}.text" if isinstance(choices, dict) else f".{column}"
-    index = f".{answer}" if is_number else f"((.{answer} | explode[0]) - 65)"
-    if labels:
-        index = f"(.{answer} as $key | .{column}.label | index($key))"
-    key = answer if answer in VERIFIER_COLUMNS else "completion"
-    program = f'{{prompt: ([.{prompt}] + {listed} | join("\\n")), {key}: {listed}[{index}]}}'
-    message = f"{answer} names one of {column}, which {prompt} does not show"
-    raise RowError(message, f"write both out: jq -c '{program}'")

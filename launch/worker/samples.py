@@ -315,6 +315,15 @@ def _name_of(tool: Any) -> str:
     return str(name or "")
 
 
+def has_padded_tools(row: Mapping[str, Any]) -> bool:
+    """Return whether the tools of a row, or the calls of its turns, have keys with a null."""
+    turns: list[Any] = []
+    for name in ("messages", *PAIR):
+        turns += row.get(name) or ()
+    calls = [turn.get("tool_calls") for turn in turns if isinstance(turn, Mapping)]
+    return any(map(_has_null_keys, (row.get("tools"), *calls)))
+
+
 def _has_null_keys(value: Any) -> bool:
     """Return whether an object in definitions or calls of tools has a key with a null."""
     if isinstance(value, Mapping):

@@ -85,12 +85,15 @@ def _as_truth_values(rows: Any) -> Any:
 
     if not hasattr(rows, "unique"):
         return rows
+    kind = rows.features[LABEL]
+    if not isinstance(kind, Value):  # lists and objects
+        raise ValueError(f"KTO's labels are true or false, and the column {LABEL!r} has {kind}")
     values = set(rows.unique(LABEL))
     if not values <= {0, 1}:
         shown = ", ".join(map(repr, sorted(values, key=str)[:3]))
         raise ValueError(f"KTO's labels are true or false, and the column {LABEL!r} has {shown}")
     boolean = Value("bool")
-    return rows if rows.features[LABEL] == boolean else rows.cast_column(LABEL, boolean)
+    return rows if kind == boolean else rows.cast_column(LABEL, boolean)
 
 
 def _check_both(rows: Any) -> None:

@@ -25,7 +25,7 @@ PAIR = {
 }
 
 
-def chat(question: str, answer: str) -> dict[str, Any]:
+def chat(question: str, answer: object) -> dict[str, Any]:
     return {
         "messages": [
             {"role": "user", "content": question},

@@ -405,6 +405,41 @@ FURTHER = (
         unused=("schemaVersion",),
     ),
     Shape(
+        "Gemini's contents",
+        {
+            "systemInstruction": {"role": "system", "parts": [{"text": BRIEF}]},
+            "contents": [
+                {"role": "user", "parts": [{"text": ASKED}]},
+                {"role": "model", "parts": [{"text": ANSWERED}]},
+            ],
+            "tools": [{"functionDeclarations": [MEASURE]}],
+        },
+        read=(BRIEF, ASKED, "Runs measure."),
+    ),
+    Shape(
+        "a conversation as lists of its keys",
+        {"conversations": {"from": ["human", "gpt"], "value": [ASKED, ANSWERED]}},
+        format="chat",
+    ),
+    Shape("questions and answers in a text", {"conversation": f"Q: {ASKED}\nA: {ANSWERED}"}),
+    Shape(
+        "OpenAI's responses",
+        {
+            "input": [turn("user", ASKED)],
+            "output": [
+                {**turn("assistant", None), "content": [{"type": "output_text", "text": ANSWERED}]}
+            ],
+        },
+        format="prompt_completion",
+    ),
+    Shape(
+        "SQuAD with one answer",
+        {"title": "Boats", "context": THOUGHT, "question": ASKED, "answer": ANSWERED},
+        read=(THOUGHT, ASKED),
+        format="prompt_completion",
+        unused=("title",),
+    ),
+    Shape(
         "Cohere's roles",
         {"messages": [turn("System", BRIEF), turn("User", ASKED), turn("Chatbot", ANSWERED)]},
         read=(BRIEF, ASKED),
@@ -496,6 +531,13 @@ FURTHER_PAIRS = (
             "better_response_id": 1,
         },
         unused=("is_response_0_safe",),
+    ),
+    Shape(
+        "sides of questions and answers",
+        {
+            "chosen": f"Question: {ASKED}\n\nAnswer: {ANSWERED}",
+            "rejected": f"Question: {ASKED}\n\nAnswer: {WORSE}",
+        },
     ),
     Shape(
         "transcripts with the speaker in front of both sides",

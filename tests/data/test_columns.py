@@ -125,7 +125,7 @@ def test_a_column_is_read_or_not_used_and_never_both(tmp_path: Path) -> None:
             {"prompt": "Hi there", "question": "Why?", "completion": "Hello", "output": "No"},
             Kind.sft,
         ),
-        ({"instruction": "Hi", "input": "A", "context": "B b", "output": "Hello"}, Kind.sft),
+        ({"instruction": "Hi", "input": "A", "context": ["B b"], "output": "Hello"}, Kind.sft),
         ({"prompt": "Something else", **PAIR, "messages": CHAT["messages"]}, Kind.dpo),
         ({"prompt": "Hi", "question": "Why?", "ground_truth": "4"}, Kind.rlvr),
     )

@@ -458,6 +458,8 @@ REFUSED = (
     ),
     Refused("a bad chat", {**CHAT, "label": False}, "data_row"),
     Refused("pictures", {**CHAT, "images": ["a.png"]}, "data_row"),
+    Refused("a picture", {"question": "Hi", "answer": "Hello", "image": "a.png"}, "data_row"),
+    Refused("a path of a picture", {**CHAT, "image_path": "a.png"}, "data_row", ("image_path",)),
     Refused(
         "a call that is a text",
         {"conversations": [HUMAN, {"from": "function_call", "value": "f()"}, GPT]},

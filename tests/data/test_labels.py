@@ -10,6 +10,7 @@ import pytest
 
 from launch.config.kinds import Kind
 from launch.data.conversion import Conversion
+from launch.data.draft import read_for_draft
 from launch.data.label_balance import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
 from launch.data.stage_kind import choose_kind
 from launch.data.staging import load_staged, stage
@@ -49,6 +50,9 @@ def convert(path: Path, columns: dict[str, str] | None = None) -> list[dict[str,
         ({**ANSWER, "toxic": 0.0}, {"label": "toxic:0/1"}, True),
         ({**ANSWER, "harmful": False}, {"label": "harmful:false/true"}, True),
         ({**ANSWER, "score": -1}, {"label": "score:1/-1"}, False),
+        # texts that differ in case alone keep it
+        ({**ANSWER, "mark": "K"}, {"label": "mark:K/k"}, True),
+        ({**ANSWER, "mark": "k"}, {"label": "mark:K/k"}, False),
         # a column that is named is the label, whatever another one has
         ({**ANSWER, "label": True, "thumb": False}, {"label": "thumb"}, False),
     ],
@@ -97,6 +101,17 @@ def test_a_row_without_a_usable_label_is_refused(
     assert problem.where == f"{tmp_path}/rows.jsonl:1"
 
 
+@pytest.mark.parametrize(
+    ("texts", "named"), [("good/good", "same text 'good'"), ("Good/good", "neither 'Good' nor")]
+)
+def test_texts_of_a_label_are_told_apart(tmp_path: Path, texts: str, named: str) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [{**ANSWER, "mark": "GOOD"}])
+    with pytest.raises(UserError) as refused:
+        convert(path, {"label": f"mark:{texts}"})
+    [problem] = refused.value.problems
+    assert problem.id == "data_label" and named in problem.message
+
+
 @pytest.mark.parametrize("value", [None, 2, "neither", True])
 def test_what_named_texts_do_not_have_is_refused(tmp_path: Path, value: object) -> None:
     """Another column's label does not take its place."""
@@ -126,7 +141,9 @@ def test_the_cure_of_a_text_is_what_reads_it(tmp_path: Path) -> None:
         ({**ANSWER, "feedback": 0}, (), Kind.kto),
         ({**ANSWER, "kto_tag": "yes"}, (), Kind.kto),
         ({**ANSWER, "label": "thumb"}, ("label",), Kind.kto),
-        ({**ANSWER, "label": "positive"}, (), Kind.sft),  # a class
+        ({**ANSWER, "label": "a long text"}, (), Kind.sft),
+        ({**ANSWER, "label": {"ability": ["maths"]}}, (), Kind.sft),
+        ({**ANSWER, "label": [True]}, (), Kind.sft),
         ({**ANSWER, "label": 3}, (), Kind.sft),
         ({**ANSWER, "feedback": "well written"}, (), Kind.sft),
         ({**ANSWER, "label": True, "ground_truth": "4"}, ("label",), Kind.kto),
@@ -139,6 +156,61 @@ def test_rows_are_for_kto_by_their_label(
     row: dict[str, Any], columns: tuple[str, ...], kind: Kind
 ) -> None:
     assert choose_kind(row, None, "rows.jsonl:1", columns) == kind
+
+
+@pytest.mark.parametrize(
+    ("label", "texts"),
+    [
+        ({"label": "good"}, "GOOD/BAD"),
+        ({"feedback": "up"}, "GOOD/BAD"),
+        ({"label": "False"}, "true/false"),
+        ({"feedback": "0"}, "1/0"),
+        ({"label": {"class": 3}, "feedback": "down"}, "GOOD/BAD"),
+    ],
+)
+def test_a_label_that_is_a_word_is_asked_about(
+    tmp_path: Path, label: dict[str, Any], texts: str
+) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [{**ANSWER, **label}])
+    with pytest.raises(UserError) as refused:
+        read_for_draft(path, {})
+    [problem] = refused.value.problems
+    assert (problem.id, problem.where) == ("data_columns", f"{path}:1")
+    name = list(label)[-1]
+    assert f"(--columns label={name}:{texts})" in str(problem.cure)
+    # both ways of the cure work
+    word = str(label[name])
+    named = read_for_draft(path, {"label": f"{name}:{word}/other"})
+    assert named.kind == Kind.kto and named.structure.labels == LabelCount(1, 0)
+    if word != "False":
+        assert read_for_draft(path, {}, Kind.sft).kind == Kind.sft
+
+
+@pytest.mark.parametrize(
+    ("label", "is_refused"),
+    [
+        ({"kto_tag": False}, True),
+        ({"kto_tag": 0}, True),
+        ({"kto_tag": 0.0}, True),
+        ({"kto_tag": "0"}, True),
+        ({"label": "False"}, True),
+        ({"kto_tag": 1}, False),
+        ({"kto_tag": True}, False),
+        ({"label": 0}, False),  # the number of a class, which is named
+    ],
+)
+def test_an_sft_stage_learns_no_bad_answer(
+    tmp_path: Path, label: dict[str, Any], is_refused: bool
+) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [{**ANSWER, **label}])
+    data = local(path)
+    if not is_refused:
+        assert [row for _, row in Conversion(data).rows(data.files.paths)] == [CHAT]
+        return
+    with pytest.raises(UserError) as refused:
+        list(Conversion(data).rows(data.files.paths))
+    [problem] = refused.value.problems
+    assert problem.id == "data_row" and "kto" in str(problem.cure)
 
 
 def test_the_labels_that_are_trained_on_are_counted(tmp_path: Path) -> None:

@@ -133,6 +133,12 @@ CHOICES = (
         "choices": {"text": ["red", "blue"], "label": ["1", "A"]},
         "answerKey": "A",
     },
+    {"question": "Which?", "options": ["red", "blue"], "answer": "b"},
+    {"question": "Which?", "choices": ["red", "blue"], "answer": "1"},
+    {"question": "Which?", "options": {"A": "red", "B": "blue"}, "answer": "B"},
+    {"question": "Which?", "A": "red", "B": "blue", "answer": "B"},
+    {"question": "Which?", "option1": "red", "option2": "blue", "answer": 2},
+    {"question": "Which?", "option_a": "red", "option_b": "blue", "output": "b"},
 )
 
 
@@ -146,7 +152,61 @@ def test_choices_that_the_prompt_does_not_show_are_written_out_by_the_cure(
     assert problem.id == "data_row"
     program = str(problem.cure).partition("jq -c '")[2].rpartition("'")[0]
     done = subprocess.run(["jq", "-c", program, path], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {"prompt": "Which?\nred\nblue", "completion": "blue"}
+    written = json.loads(done.stdout)
+    rest = {"rationale"} & row.keys()
+    assert written.keys() == {"prompt", "completion", *rest}
+    assert (written["prompt"], written["completion"]) == ("Which?\nred\nblue", "blue")
+    assert read_for_draft(write_lines(path, [written]), {}).kind == Kind.sft
+
+
+# answers that name a choice, and others: whether the answer is refused
+NO_ANSWERS: tuple[tuple[Row, bool], ...] = (
+    ({"question": "Which?", "opa": "red", "opb": "blue", "answer": 1}, True),  # from 0, or from 1
+    ({"question": "Which?", "options": {"A": "red", "B": "blue"}, "answer": "blue"}, False),
+    ({"question": "How many?", "choices": ["red", "blue"], "answer": "12"}, False),
+    ({"question": "Which: red or blue?", "A": "red", "B": "blue", "answer": "B"}, False),
+    ({"question": "Which?", "a": "red", "b": "blue", "answer": "B"}, False),
+    (
+        {"instruction": "Which?", "input": "red, blue", "options": ["red", "blue"], "output": "B"},
+        False,
+    ),
+    (
+        {"question": "Which?", "context": "red, blue", "options": ["red", "blue"], "output": "B"},
+        True,
+    ),
+)
+
+
+@pytest.mark.parametrize(("row", "is_refused"), NO_ANSWERS)
+def test_an_answer_that_names_a_choice_is_learnt_where_the_prompt_shows_it(
+    tmp_path: Path, row: Row, is_refused: bool
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    if is_refused:
+        assert refusal(path).id == "data_row"
+    else:
+        assert read_for_draft(path, {}).kind == Kind.sft
+
+
+def test_prompts_that_hide_their_choices_are_asked_about(tmp_path: Path) -> None:
+    row = {"question": "Which?", "opa": "red", "opb": "blue", "cop": 1, "exp": "The sky is."}
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    problem = refusal(path)
+    assert problem.id == "data_row" and "--kind rlvr" in str(problem.cure)
+    assert read_for_draft(path, {}, Kind.rlvr).kind == Kind.rlvr
+
+
+def test_a_solution_beside_an_answer_is_asked_about(tmp_path: Path) -> None:
+    row = {"question": "2 + 3?", "solution": "We add them: 5.", "answer": "5"}
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    problem = refusal(path)
+    assert problem.id == "data_columns"
+    for column in ("solution", "answer"):
+        assert f"--columns completion={column}" in str(problem.cure)
+        assert read_for_draft(path, {"completion": column}).kind == Kind.sft
+    assert read_for_draft(path, {}, Kind.sft).kind == Kind.sft
+    whole = {"question": "2 + 3?", "solution": "5", **CHAT}
+    assert read_for_draft(write_lines(path, [whole]), {}).kind == Kind.sft
 
 
 def test_choices_that_a_ground_truth_names_are_shown_too(tmp_path: Path) -> None:

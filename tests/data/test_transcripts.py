@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from launch.config.kinds import Kind
+from launch.data.structure import read_structure
 from launch.data.transcripts import is_transcript, read_continuation, read_transcript
-from tests.data.files import chat, converted, problems, write_lines
+from tests.data.files import chat, converted, local, problems, write_lines
 
 
 def turns(text: str) -> list[tuple[str, str]]:
@@ -46,6 +48,39 @@ def test_a_text_that_asks_for_a_dialogue_stays_a_text(tmp_path: Path, name: str)
     answer = f"Ann said:\n{name} no."
     path = write_lines(tmp_path / "a.jsonl", [{"prompt": "Write a talk.", "response": answer}])
     assert converted(path) == [chat("Write a talk.", answer)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_named"),
+    [
+        ("Q: a?\nA: b\nQ: c?\nA:", True),
+        ("Question: a?\n\nAnswer:", True),
+        ("Q: a?", False),
+        ("Q: Which?\nA: red\nB: blue", False),  # choices
+        ("Tell me.\nQ: a?\nA: b", False),
+    ],
+)
+def test_a_prompt_of_questions_and_answers_stays_one_and_is_named(
+    tmp_path: Path, prompt: str, is_named: bool
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"prompt": prompt, "completion": "d"}])
+    assert converted(path) == [chat(prompt, "d")]
+    assert ("'A:' in" in read_structure(local(path)).describe()) == is_named
+
+
+def test_a_side_that_answers_a_prompt_stays_a_text(tmp_path: Path) -> None:
+    cards = "Q: a?\nA: b"
+    asked = chat("Cards.", cards)["messages"][:1]
+    for prompt in ({"prompt": "Cards."}, {"messages": asked}):
+        row = {**prompt, "chosen": cards, "rejected": "c"}
+        [pair] = converted(write_lines(tmp_path / "a.jsonl", [row]), kind=Kind.dpo)
+        assert pair["chosen"] == chat("Cards.", cards)["messages"]
+
+
+def test_choices_are_no_answer(tmp_path: Path) -> None:
+    row = {"conversation": "Q: Which?\nA: red\nB: blue"}
+    [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
+    assert problem.id == "data_row"
 
 
 def test_a_turn_without_words_is_named(tmp_path: Path) -> None:

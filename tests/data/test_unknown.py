@@ -27,6 +27,21 @@ Row = dict[str, Any]
         ({"Frage": "Hi", "Antwort": "Hello"}, chat("Hi", "Hello")),
         ({"dialogue": "Ann: Hi.", "summary": "Ann greets."}, chat("Ann: Hi.", "Ann greets.")),
         ({"question": {"id": 7, "text": "Hi"}, "answer": "Hello"}, chat("Hi", "Hello")),
+        (
+            {"question": {"kind": "eli5", "full_text": "Hi you"}, "answer": "Yes"},
+            chat("Hi you", "Yes"),
+        ),
+        # names that ask and that answer, among others
+        ({"id": "7", "inputs": "Hi", "targets": "Hello", "lang": "en"}, chat("Hi", "Hello")),
+        (
+            {"problem": "Hi", "kind": "x", "solution": "Hello you", "answer": "5"},
+            chat("Hi", "Hello you"),
+        ),
+        ({"id": 1, "article": "A b.", "highlights": ["Hello"]}, chat("A b.", "Hello")),
+        ({"context": CHAT["messages"][:1], "response1": "Hello"}, CHAT),
+        ({"context": CHAT["messages"][:1], "response": "Hello"}, CHAT),
+        ({"context": CHAT["messages"], "n": 1}, CHAT),
+        ({"text": "Hi", "id": 4, "code": "Hello"}, chat("Hi", "Hello")),
     ],
 )
 def test_the_columns_of_the_cure_work(tmp_path: Path, row: Row, result: Row) -> None:
@@ -43,6 +58,22 @@ def test_sides_of_a_pair_are_named_by_their_own_columns(tmp_path: Path) -> None:
     assert "data.columns.chosen=chosen.body" in str(problem.cure)
     columns = {"chosen": "chosen.body", "rejected": "rejected.body"}
     assert converted(path, kind=Kind.dpo, columns=columns) == [PAIR]
+
+
+@pytest.mark.parametrize(
+    ("row", "cure"),
+    [
+        (
+            {"path": "a.txt", "lang": "en", "body": "A long story."},
+            "data.format=text data.columns.text=MY_COLUMN",
+        ),
+        ({"input_ids": [1, 2], "labels": [-100, 2]}, "texts that they were made of"),
+        ({"inputs": "Hi", "solution": "one two", "reply": "three four"}, "prompt=MY_COLUMN"),
+    ],
+)
+def test_the_cure_names_the_other_ways(tmp_path: Path, row: Row, cure: str) -> None:
+    [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
+    assert problem.id == "data_columns" and cure in str(problem.cure)
 
 
 def test_what_is_not_clear_is_not_guessed(tmp_path: Path) -> None:

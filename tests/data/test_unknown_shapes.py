@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,18 @@ ANSWERS: tuple[tuple[Row, list[str]], ...] = (
         ["answers"],
     ),
 )
+
+
+def test_a_sentence_beside_a_prompt_may_answer_it(tmp_path: Path) -> None:
+    for answer in ({"query": "SELECT a FROM b"}, {"text": ANSWERED}, {"pos": [ANSWERED]}):
+        row = {"question": ASKED, "topic": "sea", "system": "Be kind.", **answer}
+        path = write_lines(tmp_path / "a.jsonl", [row])
+        problem = refusal(path)
+        [name] = answer
+        assert problem.id == "data_columns" and re.findall(r"'(\w+)'", problem.message) == [name]
+        column = f"{name}{path_of_text(answer[name])}"
+        assert read_for_draft(path, {"completion": column}).kind == Kind.sft
+        assert read_for_draft(path, {}, Kind.rlvr).kind == Kind.rlvr
 
 
 @pytest.mark.parametrize(("row", "named"), ANSWERS)
@@ -105,6 +118,12 @@ REFUSED: tuple[tuple[Row, str, str], ...] = (
     ({"system": "Be kind.", "chat": ANSWERED}, "data_columns", "prompt=MY_COLUMN"),
     ({"messages": [{"role": "user", "text": ASKED}]}, "data_row", "role and content"),
     ({"messages": [{"speaker": "user", "content": ASKED}]}, "data_roles", "role and content"),
+    ({"question": ASKED, "answer": True}, "data_row", "'.answer |= tostring'"),
+    (chat(ASKED, [{"type": "tool_use", "name": "f"}]), "data_row", "tool_calls"),
+    (chat(ASKED, [{"functionCall": {"name": "f"}}]), "data_row", "tool_calls"),
+    (chat(ASKED, [{"type": "thinking", "thinking": "Hm"}]), "data_row", "reasoning_content"),
+    (chat(ASKED, [{"type": "image"}]), "data_row", "only text"),
+    ({"contents": "A story."}, "data_row", "data.format=text"),
 )
 
 
@@ -112,6 +131,23 @@ REFUSED: tuple[tuple[Row, str, str], ...] = (
 def test_the_cure_fits_what_the_row_holds(tmp_path: Path, row: Row, id: str, cure: str) -> None:
     [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
     assert problem.id == id and cure in str(problem.cure)
+
+
+def test_a_row_that_is_a_text_is_unpacked_by_the_cure(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(json.dumps(chat(ASKED, ANSWERED))) + "\n", encoding="utf-8")
+    [problem] = problems(path)
+    assert problem.id == "data_row" and "jq -c fromjson" in str(problem.cure)
+
+
+def test_the_conversation_that_a_pair_answers_is_named(tmp_path: Path) -> None:
+    asked = chat(ASKED, ANSWERED)["messages"][:1]
+    row = {"trajectory": asked, "chosen": ANSWERED, "rejected": "No."}
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    [problem] = problems(path, kind=Kind.dpo)
+    assert problem.id == "data_pair" and "data.columns.prompt=trajectory" in str(problem.cure)
+    [pair] = converted(path, kind=Kind.dpo, columns={"prompt": "trajectory"})
+    assert pair["chosen"] == chat(ASKED, ANSWERED)["messages"]
 
 
 # texts of turns with the marks of a template or a transcript
@@ -124,6 +160,7 @@ RENDERED = (
     f"Talk.\nHuman: {ASKED}\nAssistant: ",
     f"USER: {ASKED} ASSISTANT: {ANSWERED}",
     f"Assistant: {ANSWERED}",
+    f"{ASKED}\n\n###\n\n",
 )
 
 

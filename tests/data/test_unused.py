@@ -23,7 +23,7 @@ def test_a_known_column_is_named_in_few_rows_too(tmp_path: Path) -> None:
     assert describe(tmp_path, rows).endswith("columns that are not used: 'input' (in 1 row)")
 
 
-@pytest.mark.parametrize("value", [["More"], {"a": "More"}, "More"])
+@pytest.mark.parametrize("value", [["More"], {"a": "More"}, 4])
 def test_a_column_of_any_type_is_named(tmp_path: Path, value: object) -> None:
     row = {"prompt": "Hi", "input": value, "thinking": [value], "completion": "Hello"}
     assert "columns that are not used: 'input', 'thinking'" in describe(tmp_path, [row])

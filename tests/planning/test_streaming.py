@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.data.staging import stage
+from launch.digests import hash_file
 from launch.errors import ways_of
 from tests.conftest import machine_in, planned, problems
 from tests.data.files import PAIR, chat, write_lines
@@ -25,6 +27,29 @@ def folder(tmp_path: Path) -> Path:
     write_lines(tmp_path / "held.jsonl", rows[:1])
     write_lines(tmp_path / "pairs.jsonl", [PAIR] * 300)
     return tmp_path
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow"])
+def test_a_folder_of_each_format_is_streamed(folder: Path, suffix: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [chat(f"What is {number}?", "A number.") for number in range(300)]
+    if suffix == "jsonl":
+        write_lines(folder / "chats" / "a.jsonl", rows)
+    elif suffix == "parquet":
+        (folder / "chats").mkdir()
+        datasets.Dataset.from_list(rows).to_parquet(folder / "chats" / "a.parquet")
+    else:
+        datasets.Dataset.from_list(rows).save_to_disk(folder / "chats")
+    line = (*SFT, "data.mix=[{name: ./chats}]", STEPS, STREAMED)
+    plan = planned(*line, machine=machine_in(folder))
+    [entry] = plan.inputs.mixture
+    assert entry.data is not None and {file.suffix for file in entry.data.files.paths} == {
+        f".{suffix}"
+    }
+    staged = stage(entry.data, hash_file)
+    assert staged is not None and staged.train == 300
+    # what TRL streams are the staged JSON lines
+    assert plan.flags["dataset_name"].value == str(entry.data.folder)
 
 
 @pytest.mark.parametrize(

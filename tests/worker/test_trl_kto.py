@@ -88,6 +88,8 @@ def test_the_rows_of_the_split_are_shuffled_by_the_seed_and_others_are_not() -> 
         ([1, 0, 2], "2"),
         ([True, False, None], "None"),
         (["good", "bad", "bad"], "'bad'"),
+        ([[True, False], [True], []], "List"),
+        ([{"up": 1}, {"up": 0}, None], "up"),
         ([True, True, True], "labelled good"),
         ([0, 0, 0], "labelled bad"),
         (None, "'label'"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import columns, hooks
+from ..samples import has_padded_tools
 from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence, tokenised
@@ -149,10 +150,29 @@ class RowRecord:
             cache.load_or_transform_dataset = load
             self.sources = [config.dataset for config in dcs]
             for config in dcs:
+                name_padding(config.dataset, config.dataset_name)
                 with tokenised.left_to_trainer():
                     due = tokenised.tokenise_with_open_instruct(config, tc.tokenizer)
                     self._compare(loaded[0], [row for _, row in due], config.dataset_name)
             return loaded
+
+
+def name_padding(rows: Any, name: str) -> None:
+    """Print that tools or calls of some rows of the hub have the keys of others, if they have:
+    open-instruct's trainers read a file as it is. Staged rows, whose path is absolute, have lost such
+    keys.
+    """
+    if Path(name).is_absolute():
+        return
+    numbers = tokenised.spread_rows(len(rows))
+    padded = sum(has_padded_tools(rows[number]) for number in numbers)
+    if padded:
+        print(
+            f"launch: {name}: {padded} of {count_of(len(numbers), 'row')} have tools or calls with null "
+            "keys, with which its files pad them, and the template writes them: download the data set "
+            "and name its files",
+            flush=True,
+        )
 
 
 def count_staged(name: str) -> int | None:

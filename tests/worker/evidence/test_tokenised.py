@@ -214,6 +214,44 @@ def test_what_the_pin_has_in_its_cache(
         assert expected in value
 
 
+@pytest.mark.parametrize("is_padded", [True, False])
+def test_the_pin_reads_padded_tools_and_they_are_named(
+    pin: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_padded: bool,
+) -> None:
+    monkeypatch.setenv("BEAKER_ASSIGNED_CPU_COUNT", "1")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    for owner, name in (
+        (pin, "get_cached_dataset_tulu_with_statistics"),
+        (pin.LocalDatasetTransformationCache, "load_or_transform_dataset"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.chdir(tmp_path)  # a path that is not absolute is a name of the hub
+    turns = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "2"}]
+    tools = [[{"name": "a", "city": "Ulm"}], [{"name": "b", "day" if is_padded else "city": "Mo"}]]
+    rows = [{"messages": turns, "tools": tool} for tool in tools]
+    datasets.Dataset.from_list(rows).to_parquet("chats.parquet")
+    tokenizer = make_tokenizer(TEMPLATE + "<|user|><|assistant|>")
+    tokenizer.chat_template = TEMPLATE
+    config = pin.TokenizerConfig(tokenizer_name_or_path="none", tokenizer_revision="main")
+    config.__dict__["tokenizer"] = tokenizer
+    RowRecord().watch_open_instruct()
+    pin.get_cached_dataset_tulu_with_statistics(
+        dataset_mixer_list=["chats.parquet", "1.0"],
+        dataset_mixer_list_splits=["train"],
+        tc=config,
+        dataset_transform_fn=["sft_tulu_tokenize_and_truncate_v1", "sft_tulu_filter_v1"],
+        transform_fn_args=[{"max_seq_length": 64}, {}],
+        target_columns=pin.TOKENIZED_SFT_DATASET_KEYS,
+        dataset_local_cache_dir=str(tmp_path / "tokenized"),
+        dataset_config_hash=None,
+    )
+    assert ("chats.parquet: 2 of 2 rows have tools" in capsys.readouterr().out) == is_padded
+
+
 def test_the_rows_that_are_tokenised_anew_are_spread() -> None:
     assert tokenised.spread_rows(3) == [0, 1, 2]
     assert tokenised.spread_rows(1) == [0]
