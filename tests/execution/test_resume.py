@@ -13,7 +13,7 @@ import pytest
 from launch.config.schema import Family
 from launch.errors import UserError
 from launch.execution.record.attempts import begin_attempt, has_several_widths
-from launch.execution.record.checkpoints import Layout, find_checkpoints
+from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
 from launch.execution.record.written import CheckpointRecorder, record_found, writers_of
 from launch.execution.resume import (
     clear_run_folder,
@@ -21,8 +21,10 @@ from launch.execution.resume import (
     decide_start,
     describe_next_attempt,
     is_finished,
+    needs_conversion,
     resume_plan,
 )
+from launch.files import append_json
 from launch.planning.plan import Plan
 from launch.table import format_duration
 from launch.worker.patches import UNIVERSAL_CHECKPOINT
@@ -291,6 +293,31 @@ def test_a_run_goes_on_at_another_width(
         chosen = decide_start(again).checkpoint
         assert chosen is not None and chosen.path == path
     assert has_several_widths(plan.folder) is (first != second)
+
+
+def test_a_run_that_went_to_another_width_comes_back(tmp_path: Path) -> None:
+    """Back at its first width it reads the newest checkpoint, which the other width wrote."""
+    line = ("trainer=trl_sft", "parallel=zero2", "recipe.per_device_batch_size=8")
+    first = plan_of(tmp_path, *line, "processes=1")
+    begin_at(first, 20, is_recorded=True)
+    second = plan_of(tmp_path, *line, "processes=2")
+    begin_attempt(second.folder, decide_start(second).checkpoint, (), second)
+    assert not needs_conversion(first, chosen_by(first))  # the second has written none yet
+    recorder = CheckpointRecorder(second.folder, second.model_dir)
+    trl_checkpoint(second.model_dir / "checkpoint-30", 30, 2, 2)
+    recorder.record_new(is_whole=True)
+    recorder.close(is_writing=False)
+    lines = [{"schema_version": 1, "step": step, "loss": 1.0} for step in range(21, 31)]
+    append_json(second.folder / "metrics.jsonl", *lines)
+    assert chosen_by(first).number == 30 and needs_conversion(first, chosen_by(first))
+    assert chosen_by(second).number == 30 and not needs_conversion(second, chosen_by(second))
+
+
+def chosen_by(plan: Plan) -> Checkpoint:
+    """The checkpoint that the next attempt of a plan begins with."""
+    chosen = decide_start(plan).checkpoint
+    assert chosen is not None
+    return chosen
 
 
 def test_an_attempt_that_recorded_no_width_had_the_same(tmp_path: Path) -> None:

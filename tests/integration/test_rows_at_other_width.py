@@ -23,9 +23,8 @@ FRACTIONS = {"stage=demo": 0.0176, "stage=demo_dpo": 0.0526}  # which are so man
 KILLED_AFTER = (4, 10)  # the steps of the checkpoints after which an attempt is killed
 # overrides, and the ranks of each attempt
 CASES = {
-    "trl_sft-ddp-1-2": (TRL, (1, 2)),
-    "trl_sft-zero2-1-2-1": ((*TRL, "parallel=zero2"), (1, 2, 1)),
-    "finetune-zero2-2-1": ((*FINETUNE, "parallel=zero2"), (2, 1)),
+    "trl_sft-ddp-1-2-1": (TRL, (1, 2, 1)),
+    "finetune-ddp-2-1": (FINETUNE, (2, 1)),
     "dpo-ddp-1-2": (DPO, (1, 2)),
 }
 
