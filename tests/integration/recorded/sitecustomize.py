@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 _MODULE = "accelerate.data_loader"
-_TOKENS = ("input_ids", "chosen_input_ids")
-_MASKS = ("attention_mask", "chosen_attention_mask")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -64,18 +62,14 @@ def _record(module: Any) -> None:
 
 def _positions(dataset: Any) -> dict[tuple[int, ...], int]:
     """Return the position of each row by its tokens."""
-    name = next(name for name in _TOKENS if name in dataset.column_names)
-    rows = dataset.with_format(None)[name]
+    rows = dataset.with_format(None)["input_ids"]
     return {tuple(tokens): position for position, tokens in enumerate(rows)}
 
 
 def _documents(batch: Any) -> Iterator[tuple[int, ...]]:
     """Yield the tokens of each row of a batch, without padding."""
-    for name, mask in zip(_TOKENS, _MASKS, strict=True):
-        if name in batch:
-            for tokens, is_token in zip(batch[name], batch[mask], strict=True):
-                yield tuple(tokens[is_token.bool()].tolist())
-            return
+    for tokens, is_token in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+        yield tuple(tokens[is_token.bool()].tolist())
 
 
 if "LAUNCH_TEST_ROWS" in os.environ:
