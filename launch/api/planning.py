@@ -135,9 +135,12 @@ def plan(stage: str, **keys: Any) -> PlannedRun:
     return plan_composed(compose_once(CommandLine("plan", False, tuple(overrides(stage, keys)))))
 
 
-def plan_composed(composed: Composed) -> PlannedRun:
-    """Plan a composed stage on this machine, its Slurm settings included. Raises UserError."""
-    return PlannedRun(plan_with_cluster(composed))
+def plan_composed(composed: Composed, *, is_swept: bool = False) -> PlannedRun:
+    """Plan a composed stage on this machine, its Slurm settings included.
+
+    A plan of a sweep (`is_swept`) continues no run of another width. Raises UserError.
+    """
+    return PlannedRun(plan_with_cluster(composed, is_swept=is_swept))
 
 
 def overrides(stage: str, keys: Mapping[str, Any]) -> list[str]:

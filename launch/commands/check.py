@@ -51,7 +51,8 @@ def check(line: CommandLine) -> int:
 
     def check_stage(composed: Composed) -> int:
         require_one_machine(composed.config)
-        return _check_plan(plan_on_this_machine(composed), options)
+        plan = plan_on_this_machine(composed, is_swept=bool(line.sweeps))
+        return _check_plan(plan, options)
 
     pipeline = plan_pipeline(line, notify)
     code = _check_pipeline(pipeline, options) if pipeline else compose(line, check_stage)

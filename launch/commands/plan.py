@@ -59,7 +59,7 @@ def plan(line: CommandLine) -> int:
             return code
 
     def show(composed: Composed) -> int:
-        planned = plan_composed(composed)
+        planned = plan_composed(composed, is_swept=bool(line.sweeps))
         _note_earlier_run(planned.plan)
         if line.json:
             print_json(planned)

@@ -159,7 +159,7 @@ def node(line: CommandLine) -> int:
 
     Raises UserError; returns the exit code of this node's Slurm task.
     """
-    from launch.slurm.allocation import ENDED, check_shared, read_allocation
+    from launch.slurm.allocation import ENDED, check_shared, fit_line, read_allocation
     from launch.slurm.node.lifecycle import record_killed, run_stage, run_task
     from launch.slurm.node.task import TIME_LIMIT_NEAR
     from launch.slurm.signals import NodeSignals
@@ -185,4 +185,8 @@ def node(line: CommandLine) -> int:
         if "width" in options:
             task = width_task(stage_line, options["width"], allocation)
             return run_task(task, allocation, signals)
-        return compose(stage_line, lambda composed: run_stage(composed, allocation, signals))
+
+        def run(composed: Composed) -> int:
+            return run_stage(fit_line(stage_line, composed, allocation), allocation, signals)
+
+        return compose(stage_line, run)

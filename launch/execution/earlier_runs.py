@@ -7,7 +7,7 @@ the work has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run, mapping
 from launch.planning.command import is_decisive
 from launch.planning.folders import DEFAULT_NAME
-from launch.planning.other_width import ShardedState
+from launch.planning.other_width import ShardedState, split_flags
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
@@ -70,8 +70,14 @@ _NOT_TRAINED = frozenset(
         "trainer.effective_only_with",
     )
 )
-# Settings of how the ranks share the model and the global batch.
-_SHARED_WORK = ("parallel.mode", "parallel.buckets", "recipe.per_device_batch_size")
+# Settings of how the ranks share the model and the global batch, and the batch that they share.
+_SHARED_WORK = (
+    "parallel.mode",
+    "parallel.buckets",
+    "recipe.per_device_batch_size",
+    "recipe.global_batch_size",
+    "recipe.global_batch_tokens",
+)
 
 
 def note_earlier_run(plan: Plan, say: Callable[[str], None]) -> None:
@@ -108,8 +114,10 @@ def changed_inputs(run: Run, plan: Plan) -> str | None:
         before = _format_commit(commit_before)
         now = _format_commit(commit_now)
         return f"open-instruct was at {before} and is at {now}"
-    digests_before = _digests(mapping(run.plan.get("inputs")))
-    digests_now = _digests(plan.input_digests)
+    # A file of the parallel mode says how the ranks share the work, and is no input.
+    modes = {Path(path).name for path in (*plan.parallel.files, *run.plan.get("files", ()))}
+    digests_before = _digests(mapping(run.plan.get("inputs")), modes)
+    digests_now = _digests(plan.input_digests, modes)
     changed = digests_before ^ digests_now
     names = sorted({name for name, _ in changed})
     return f"{', '.join(names)} changed since" if names else None
@@ -120,8 +128,8 @@ def _format_commit(commit: str | None) -> str:
     return str(commit)[:9] if commit else "no known commit"
 
 
-def _digests(inputs: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return (file name, digest) of each input.
+def _digests(inputs: Mapping[str, str], ignored: Collection[str]) -> set[tuple[str, str]]:
+    """Return (file name, digest) of each input, but for the names that are ignored.
 
     A model that another run makes is left out: its digest is that run's identity, and its path is
     compared with the settings.
@@ -129,8 +137,9 @@ def _digests(inputs: Mapping[str, str]) -> set[tuple[str, str]]:
     digests = set()
     for path, value in inputs.items():
         digest = str(value)
-        if not digest.startswith("run-"):
-            digests.add((Path(path).name, digest))
+        name = Path(path).name
+        if not digest.startswith("run-") and name not in ignored:
+            digests.add((name, digest))
     return digests
 
 
@@ -158,8 +167,8 @@ def _has_settings(run: Run, plan: Plan) -> bool:
 
 
 def _is_unfinished_at_other_width(run: Run, plan: Plan) -> bool:
-    """Return whether a recorded run has not finished, and differs from a plan in how the ranks
-    share the work alone.
+    """Return whether a recorded run has not finished, and differs from a plan in the global batch
+    and how the ranks share the work alone.
     """
     if run.folder_status == "done" or _recorded_width(run) in (None, _planned_width(plan)):
         return False
@@ -258,23 +267,34 @@ def _planned_width(plan: Plan) -> str:
 
 def _why_not_at_this_width(run: Run, plan: Plan) -> tuple[str, str | None]:
     """Return why a recorded run can't go on at a plan's width, and the override that would let it."""
-    obstacle = plan.width_obstacle
-    if obstacle is not None:
-        return obstacle, None
+    return next(_find_reasons(run, plan))
+
+
+def _find_reasons(run: Run, plan: Plan) -> Iterator[tuple[str, str | None]]:
+    """Yield the reasons of `_why_not_at_this_width`, at least one.
+
+    What differs comes first: the obstacles of this plan may be those of another training.
+    """
+    global_batch = mapping(run.plan.get("batch")).get("global")
+    if global_batch != plan.batch.global_:
+        yield f"its global batch is {global_batch}, and this one {plan.batch.global_}", None
+    ignored = {"--output_dir", *(f"--{name}" for name in split_flags(plan.config))}
+    names = [name for name in differing_flags(run, plan) if name not in ignored]
+    if names:
+        yield f"it differs in {', '.join(names[:3])}", None
+    changed = changed_inputs(run, plan)
+    if changed is not None:
+        yield changed, None
+    if plan.width_obstacle is not None:
+        yield plan.width_obstacle, None
+    goes_on = run.plan.get("training_identity") is not None
     mode = mapping(run.plan.get("parallel")).get("mode")
     stage = mapping(run.plan.get("parallel")).get("zero_stage")
     if ShardedState.of_stage(stage) != ShardedState.of(plan.parallel):
-        planned = plan.parallel.mode
-        reason = f"parallel={planned} does not read the checkpoints of parallel={mode}"
         if stage is None:
             mode = default_mode(replace(plan.parallel.width, device=Device.cpu))
-        return reason, f"parallel={mode}"
-    global_batch = mapping(run.plan.get("batch")).get("global")
-    if global_batch != plan.batch.global_:
-        return f"its global batch is {global_batch}, and this one {plan.batch.global_}", None
-    split = {plan.config.trainer.launch.get(key) for key in ("per_device", "accumulation")}
-    ignored = {"--output_dir", *(f"--{name}" for name in split)}
-    names = [name for name in differing_flags(run, plan) if name not in ignored]
-    if names:
-        return f"it differs in {', '.join(names[:3])}", None
-    return "its settings, its inputs or upstream's commit are others", None
+        reason = f"parallel={plan.parallel.mode} does not read the checkpoints of parallel={mode}"
+        yield reason, f"parallel={mode}" if goes_on else None
+    if not goes_on:
+        yield "it was recorded as one that is bound to its width", None
+    yield "its patches, its options or its environment are others", None

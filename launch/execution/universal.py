@@ -8,7 +8,6 @@ has ended: the attempt's own checkpoints have the new width.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -70,7 +69,8 @@ def _convert(plan: Plan, checkpoint: Checkpoint, say: Callable[[str], None]) -> 
         target.mkdir(parents=True)
         for file in checkpoint.path.iterdir():
             if file.is_file():
-                _link(file, target / file.name)
+                # a hard link would change the file's times, by which its record knows it
+                (target / file.name).symlink_to(file.absolute())
         request = ConversionRequest(source, target / source.name)
         reason = _run_conversion(plan.command[0], request, say)
     except OSError as error:
@@ -96,11 +96,3 @@ def _deepspeed_folder(checkpoint: Checkpoint) -> Path:
     """Return the folder of DeepSpeed's files in a complete checkpoint, which its `latest` names."""
     name = (checkpoint.path / "latest").read_text(encoding="utf-8").strip()
     return checkpoint.path / name
-
-
-def _link(file: Path, target: Path) -> None:
-    """Make a hard link, or a copy where the file system has none."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copy2(file, target)

@@ -285,10 +285,11 @@ def _plan_with_earlier_text(plan: Plan, build: Callable[[Mapping[str, str]], Pla
 def _in_folder_of_other_width(plan: Plan) -> Plan:
     """Return the plan in the folder of the run that it continues, if that began at another width.
 
-    A run that the user names, starts over or only tokenises for has a folder of its own.
+    With restart=true it is the run that is archived. A run that the user names or only tokenises for
+    has a folder of its own.
     """
     config = plan.config
-    if config.name is not None or config.restart or config.cache_only or plan.folder.exists():
+    if config.name is not None or config.cache_only or plan.folder.exists():
         return plan
     name = find_continued_run(plan.folder.parent, plan.identity, plan.training_identity)
     if name is None:

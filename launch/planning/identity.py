@@ -26,7 +26,7 @@ from launch.planning.folders import cache_folder, machine_places, runs_folder
 from launch.planning.input_source import InputSource
 from launch.planning.inputs import Inputs
 from launch.planning.machine import Machine
-from launch.planning.other_width import ShardedState, find_obstacle
+from launch.planning.other_width import ShardedState, find_obstacle, split_flags
 from launch.planning.parallel import Parallel
 from launch.planning.tracking import TRACKING_VARIABLES
 
@@ -34,7 +34,12 @@ DIGITS = 8
 # Variables that differ between machines, or that change nothing in what is trained.
 _NOT_DECISIVE = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
 # Variables and patches that follow from the width and the parallel mode.
-_OF_THE_WIDTH = ("ACCELERATE_USE_CPU", "deepspeed_on_cpu", "dpo_single_process_group")
+_OF_THE_WIDTH = (
+    "ACCELERATE_USE_CPU",
+    "deepspeed_on_cpu",
+    "dpo_single_process_group",
+    "olmo_core_single_step",
+)
 # The files that transformers reads a tokenizer and its chat template from.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -145,8 +150,7 @@ def _without_width(
     Which form a checkpoint has stays: a trainer reads no other form, and open-instruct has fp32
     weights under DeepSpeed alone.
     """
-    names = config.trainer.launch
-    split = {names.get("per_device"), names.get("accumulation")}
+    split = split_flags(config)
     return {
         **decisive,
         "flags": {name: value for name, value in decisive["flags"].items() if name not in split},

@@ -2,11 +2,13 @@
 
 A training does not depend on its width if every optimizer step has the same rows with the same
 weights however many ranks share them. accelerate deals the rows of a global batch to the ranks in
-turn (data_loader.py:110, BatchSamplerShard), so the rows of a step follow from the global batch.
+turn (data_loader.py:110, BatchSamplerShard), and so does open-instruct's loader for OLMo-core
+(open_instruct/data_loader.py:244), so the rows of a step follow from the global batch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +25,15 @@ from launch.planning.parallel import Parallel
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused")  # TRL's names of torch's AdamW
 ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
+_CHECKPOINT = re.compile(r"(step|epoch)_\d+|checkpoint-\d+|step\d+")  # accelerate, TRL, OLMo-core
+# The flags by which several ranks share a row.
+_SHARING_FLAGS = ("sequence_parallel_size", "tensor_parallel_degree")
+# The flags of dpo.py by which the ranks share the weights (dpo_utils.py:135-137).
+_SHARDING_FLAGS = ("fsdp_shard_degree", "fsdp_num_replicas")
+# The losses of TRL's DPO that compare or average what a micro batch has (dpo_trainer.py:1447-1498).
+_OF_A_MICRO_BATCH = ("aot", "aot_unpaired", "sft")
+# The flags that add the loss of a mixture of experts (finetune.py:818; trl sft_trainer.py:1625).
+_BALANCING_FLAGS = ("load_balancing_loss", "router_aux_loss_coef")
 
 
 class ShardedState(StrEnum):
@@ -61,10 +72,7 @@ def _find_obstacles(
     trainer = config.trainer
     if not trainer.resumable:
         yield f"runs of {trainer.name} cannot be resumed"
-    if trainer.launcher != Launcher.accelerate:
-        yield f"checkpoints of {trainer.name} are resumed at the width that wrote them only"
-    if config.stage.kind == Kind.kto and flags.get("loss_type", "kto") == "kto":
-        yield "KTO's KL term is of the answers that a micro batch and its ranks have together"
+    yield from _find_losses(config, flags)
     if flags.get("train_sampling_strategy") == "group_by_length":  # transformers/trainer.py:1100
         yield "rows are grouped by the lengths of those that a rank has in a step"
     weighting = weigh_loss(config, batch, flags)
@@ -72,7 +80,7 @@ def _find_obstacles(
         yield weighting.reason
     if config.recipe.packing == Packing.bins:
         yield "rows that are packed into bins are resumed at the width that packed them only"
-    if batch.ranks_per_row > 1 or (flags.get("sequence_parallel_size") or 1) > 1:
+    if batch.ranks_per_row > 1 or any((flags.get(name) or 1) > 1 for name in _SHARING_FLAGS):
         yield "several ranks share a row"
     if flags.get("auto_find_batch_size"):  # transformers/trainer.py:1566
         yield "auto_find_batch_size takes the batch per device of the checkpoint"
@@ -84,6 +92,35 @@ def _find_obstacles(
         yield "an adapter is not resumed from a checkpoint of DeepSpeed's at another width"
     if is_converted and not _has_adamw(flags):
         yield "DeepSpeed converts the states of torch's AdamW alone"
+
+
+def _find_losses(config: RootConfig, flags: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what in the loss is of the rows that a rank, or a micro batch of it, has together."""
+    given = flags.get("loss_type") or "default"
+    losses = given if isinstance(given, (list, tuple)) else [given]
+    if config.stage.kind == Kind.kto and losses[0] in ("default", "kto"):
+        yield "KTO's KL term is of the answers that a micro batch and its ranks have together"
+    if config.stage.kind == Kind.sft and config.trainer.launcher == Launcher.torchrun:
+        # olmo_core/train/train_module/transformer/train_module.py:402
+        yield "OLMo-core takes the mean over the tokens of each rank, and then over the ranks"
+    for loss in losses:
+        if config.stage.kind == Kind.dpo and loss in _OF_A_MICRO_BATCH:
+            yield f"the loss {loss} is of the pairs that a micro batch has together"
+    if any(flags.get(name) for name in _BALANCING_FLAGS):
+        yield "the load balancing loss is of the tokens that a micro batch has together"
+
+
+def split_flags(config: RootConfig) -> set[str]:
+    """Return the names of the flags by which the ranks share the global batch and the model, and
+    which a training does not depend on.
+    """
+    given = config.trainer.launch
+    names = {given[key] for key in ("per_device", "accumulation") if key in given}
+    names.update(_SHARDING_FLAGS)
+    # The best checkpoint is chosen by a loss that is a mean over these batches.
+    if config.recipe.early_stop is None and not config.flags.get("load_best_model_at_end"):
+        names.add("per_device_eval_batch_size")
+    return names
 
 
 def _trains_adapter(flags: Mapping[str, Any]) -> bool:
@@ -134,5 +171,5 @@ def find_continued_run(stage_folder: Path, identity: str, training: str | None) 
 
 
 def _has_checkpoint(model: Path) -> bool:
-    """Return whether a trainer that accelerate starts has written a checkpoint, by its name."""
-    return any(model.glob("step_*/")) or any(model.glob("checkpoint-*/"))
+    """Return whether a trainer has written a checkpoint, by its name."""
+    return any(_CHECKPOINT.fullmatch(folder.name) for folder in model.glob("*/"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launch.config.compose import Composed, compose_once
+from launch.config.line import CommandLine
 from launch.errors import refusal
 from launch.external import wait_until
 from launch.worker.finding import Fix
@@ -14,6 +17,8 @@ _FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on 
 _POLL = 0.2  # seconds
 # The variable that starts a task which only records the end of those before it: their exit code.
 ENDED = "LAUNCH_ENDED"
+# The variable with the identity of the training that was submitted, without the width.
+TRAINING = "LAUNCH_TRAINING"
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,20 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
         cure = Fix.of("{0} in the batch script", hosts_of_job)
         raise refusal("no_allocation", message, None, cure)
     return allocation
+
+
+def fit_line(line: CommandLine, composed: Composed, allocation: Allocation) -> Composed:
+    """Compose the line of a job that Slurm starts with another number of nodes than was submitted.
+
+    Its run goes on at that width if its training is the same there, of which LAUNCH_TRAINING is the
+    identity; the batch script of a run that is bound to its width has none. Raises UserError.
+    """
+    nodes = len(allocation.hosts)
+    config = composed.config
+    if config.nodes == nodes or config.cache_only or TRAINING not in os.environ:
+        return composed
+    _, rest = line.pop_overrides(("nodes",))
+    return compose_once(replace(rest, argv=(*rest.argv, f"nodes={nodes}")))
 
 
 def check_shared(allocation: Allocation, seconds: float = _FILE_DELAY) -> None:

@@ -291,12 +291,12 @@ def unshared_folders(cluster: ClusterConfig, folders: dict[str, Path]) -> list[F
     return problems
 
 
-def plan_with_cluster(composed: Composed) -> Plan:
+def plan_with_cluster(composed: Composed, *, is_swept: bool = False) -> Plan:
     """Check a stage's Slurm settings and plan it on this machine, without starting its trainer.
 
-    Raises UserError.
+    See `build_plan` for `is_swept`. Raises UserError.
     """
     problems = cluster_problems(composed.config.cluster, composed.origins)
     if problems:
         raise UserError(problems)
-    return plan_on_this_machine(composed, starts_trainer=False)
+    return plan_on_this_machine(composed, starts_trainer=False, is_swept=is_swept)

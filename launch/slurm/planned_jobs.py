@@ -76,6 +76,8 @@ def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: 
         if os.environ.get(variable):
             exports[variable] = str(Path(os.environ[variable]).absolute())
     exports["LAUNCH_PLAN"] = plan.identity
+    if plan.training_identity is not None:  # Slurm may start it again with fewer nodes
+        exports["LAUNCH_TRAINING"] = plan.training_identity
     width = plan.parallel.width
     nodes = "1 node" if width.nodes == 1 else f"{width.nodes} nodes"
     device = "GPUs" if width.device == Device.cuda else "CPU processes"

@@ -188,9 +188,11 @@ def _srun_options(script: BatchScript) -> list[str]:
     `--mpi=none`: nothing here uses MPI, and a cluster's default plugin may not work.
     `--export=ALL`: what the script exports reaches the nodes even if the job was submitted with
     --export=NONE, which srun inherits. `--wait=120`: the nodes end together, so a node that lags
-    far behind hangs. Since 22.05 srun does not inherit --cpus-per-task.
+    far behind hangs. Since 22.05 srun does not inherit --cpus-per-task. The numbers of nodes and of
+    tasks are those of this start: after `scontrol update` SLURM_NTASKS is still that of the first.
     """
     options = ["--mpi=none", "--export=ALL", "--kill-on-bad-exit=1", "--wait=120"]
+    options += ['--nodes="$SLURM_JOB_NUM_NODES"', '--ntasks="$SLURM_JOB_NUM_NODES"']
     if script.cluster.cpus_per_rank is not None:
         # The value of the job may come from sbatch's command line, and may be missing.
         options.append('${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}')

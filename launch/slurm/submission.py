@@ -49,6 +49,7 @@ _CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 # The variables that launch's batch scripts export.
 _JOB_VARIABLES = (
     "LAUNCH_PLAN",
+    "LAUNCH_TRAINING",
     "LAUNCH_HOSTS",
     "LAUNCH_STARTED",
     "LAUNCH_MAILBOX",

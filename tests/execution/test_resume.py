@@ -13,7 +13,7 @@ import pytest
 from launch.config.schema import Family
 from launch.errors import UserError
 from launch.execution.record.attempts import begin_attempt, has_several_widths
-from launch.execution.record.checkpoints import Layout, find_checkpoints
+from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
 from launch.execution.record.written import CheckpointRecorder, record_found, writers_of
 from launch.execution.resume import (
     clear_run_folder,
@@ -21,8 +21,10 @@ from launch.execution.resume import (
     decide_start,
     describe_next_attempt,
     is_finished,
+    needs_conversion,
     resume_plan,
 )
+from launch.files import append_json
 from launch.planning.plan import Plan
 from launch.table import format_duration
 from launch.worker.patches import UNIVERSAL_CHECKPOINT
@@ -235,6 +237,7 @@ def test_another_plan_in_the_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 WIDTHS = ("trainer=trl_sft", "processes=1")
+ADAPTER = ("recipe.lora.rank=4", "recipe.lora.alpha=16")
 
 
 def begin_at(plan: Plan, step: int, *, is_recorded: bool) -> Path:
@@ -292,6 +295,41 @@ def test_a_run_goes_on_at_another_width(
     assert has_several_widths(plan.folder) is (first != second)
 
 
+def test_a_run_that_went_to_another_width_comes_back(tmp_path: Path) -> None:
+    """Back at its first width it reads the newest checkpoint, which the other width wrote."""
+    line = ("trainer=trl_sft", "parallel=zero2", "recipe.per_device_batch_size=8")
+    first = plan_of(tmp_path, *line, "processes=1")
+    begin_at(first, 20, is_recorded=True)
+    second = plan_of(tmp_path, *line, "processes=2")
+    begin_attempt(second.folder, decide_start(second).checkpoint, (), second)
+    assert not needs_conversion(first, chosen_by(first))  # the second has written none yet
+    recorder = CheckpointRecorder(second.folder, second.model_dir)
+    trl_checkpoint(second.model_dir / "checkpoint-30", 30, 2, 2)
+    recorder.record_new(is_whole=True)
+    recorder.close(is_writing=False)
+    lines = [{"schema_version": 1, "step": step, "loss": 1.0} for step in range(21, 31)]
+    append_json(second.folder / "metrics.jsonl", *lines)
+    assert chosen_by(first).number == 30 and needs_conversion(first, chosen_by(first))
+    assert chosen_by(second).number == 30 and not needs_conversion(second, chosen_by(second))
+
+
+def chosen_by(plan: Plan) -> Checkpoint:
+    """The checkpoint that the next attempt of a plan begins with."""
+    chosen = decide_start(plan).checkpoint
+    assert chosen is not None
+    return chosen
+
+
+def test_an_attempt_that_recorded_no_width_had_the_same(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    plan.folder.mkdir(parents=True)
+    begin_attempt(plan.folder, None, ())  # as an earlier version has it
+    begin_attempt(plan.folder, None, (), plan)
+    assert not has_several_widths(plan.folder)
+    begin_attempt(plan.folder, None, (), plan_of(tmp_path, "processes=2"))
+    assert has_several_widths(plan.folder)
+
+
 def test_finetune_gets_the_path_of_the_converted_checkpoint(tmp_path: Path) -> None:
     line = ("parallel=zero2", "recipe.loss_averaging=tokens")
     before = plan_of(tmp_path, *line, "processes=2")
@@ -314,6 +352,12 @@ def test_finetune_gets_the_path_of_the_converted_checkpoint(tmp_path: Path) -> N
         ((), ("processes=2", "recipe.global_batch_size=128"), "global batch is 64"),
         ((), ("processes=2", "recipe.learning_rate=1.0e-5"), "--learning_rate"),
         (("recipe.packing=bins",), ("processes=2",), "bins"),
+        # what differs, and not what else keeps this plan at its width
+        ((), ("processes=2", "recipe.packing=bins"), "--packing"),
+        ((), ("processes=2", "recipe.global_batch_size=128", "parallel=zero2"), "global batch"),
+        (("parallel=zero3",), ("processes=2", *ADAPTER), "--lora_r"),
+        ((*ADAPTER, "parallel=zero2"), ("processes=2", "parallel=ddp"), "parallel=zero2"),
+        (("flags.neftune_noise_alpha=5",), ("processes=2",), "NEFTune"),
     ],
 )
 def test_a_run_of_another_training_does_not(
@@ -322,6 +366,25 @@ def test_a_run_of_another_training_does_not(
     begin(plan_of(tmp_path, *WIDTHS, *first), 20)
     kind, text = problem_of(plan_of(tmp_path, *WIDTHS, *first, *second))
     assert kind == "other_width" and value in text
+
+
+def test_a_mode_is_a_cure_only_where_it_lets_the_run_go_on(tmp_path: Path) -> None:
+    for name, first, is_cure in (("full", (), True), ("adapter", ADAPTER, False)):
+        line = (*WIDTHS, *first, f"name={name}")
+        begin(plan_of(tmp_path, *line, "parallel=zero2"), 20)
+        _, text = problem_of(plan_of(tmp_path, *line, "processes=2", "parallel=ddp"))
+        assert ("set parallel=zero2" in text) is is_cure, text
+
+
+def test_a_changed_input_is_named_at_another_width(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, *WIDTHS)
+    begin(plan, 20)
+    file = plan.folder / "plan.json"
+    recorded = json.loads(file.read_text())
+    other = dict.fromkeys(recorded["inputs"], "0123456789abcdef") | {"/rows.jsonl": "0" * 16}
+    file.write_text(json.dumps({**recorded, "inputs": other, "training_identity": "other"}))
+    _, text = problem_of(plan_of(tmp_path, *WIDTHS, "processes=2"))
+    assert "rows.jsonl" in text and "changed since" in text
 
 
 def test_a_checkpoint_of_another_width_is_not_complete(tmp_path: Path) -> None:

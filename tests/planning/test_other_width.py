@@ -21,6 +21,10 @@ TRL = (
 )
 FINETUNE = ("stage=demo", "recipe.checkpoint_steps=10", "recipe.loss_averaging=tokens")
 OLMO = ("trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins")
+OLMO_DPO = ("stage=dpo", "trainer=dpo", "model=olmo2_1b")
+PAIRS_AT_8 = "recipe.per_device_batch_size=16"  # the whole global batch in one pass of each rank
+DPO_AT_8 = ("stage=dpo", "gpus=8", "trainer=trl_dpo")
+VALIDATED = (*TRL, "data.validation=0.1", "recipe.eval_steps=10")
 LORA = ("stage=demo_lora", "trainer=trl_sft", "recipe.checkpoint_steps=10")
 
 
@@ -40,6 +44,14 @@ LORA = ("stage=demo_lora", "trainer=trl_sft", "recipe.checkpoint_steps=10")
         (LORA, ("processes=2", "recipe.per_device_batch_size=8"), True),
         ((*TRL, "recipe.optimizer=adafactor"), ("processes=2",), True),
         (("stage=sft", "gpus=8"), ("gpus=4",), True),
+        ((*OLMO_DPO, "gpus=8", PAIRS_AT_8), ("gpus=4", "recipe.per_device_batch_size=32"), True),
+        (VALIDATED, ("processes=2", "recipe.per_device_batch_size=16"), True),
+        (
+            (*VALIDATED, "recipe.early_stop=2"),
+            ("processes=2", "recipe.per_device_batch_size=16"),
+            False,
+        ),
+        ((*VALIDATED, "recipe.early_stop=2"), ("processes=2",), True),
         (TRL, ("processes=2", "recipe.global_batch_size=128"), False),
         (TRL, ("processes=2", "recipe.learning_rate=1.0e-5"), False),
         (TRL, ("processes=2", "parallel=zero2"), False),
@@ -67,8 +79,15 @@ def test_how_the_ranks_share_the_work_is_no_part_of_the_training(
         ((*LORA, "parallel=zero2"), "adapter"),
         ((*TRL, "parallel=zero2", "recipe.optimizer=adafactor"), "AdamW"),
         (("stage=dpo", "gpus=8", "flags.dpo_use_paged_optimizer=true"), "AdamW"),
-        (("stage=sft", "gpus=8", *OLMO), "olmo_core_finetune"),
-        (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), "dpo"),
+        (("stage=sft", "gpus=8", *OLMO), "tokens of each rank"),
+        (("stage=sft", "gpus=1", *OLMO), "tokens of each rank"),
+        ((*OLMO_DPO, "gpus=8"), "long micro batch"),
+        ((*OLMO_DPO, "gpus=1", "recipe.per_device_batch_size=128", "recipe.packing=bins"), "bins"),
+        ((*OLMO_DPO, "gpus=8", PAIRS_AT_8, "flags.tensor_parallel_degree=2"), "share a row"),
+        ((*DPO_AT_8, "flags.loss_type=[sigmoid,sft]"), "loss sft"),
+        ((*DPO_AT_8, "flags.loss_type=[aot]"), "loss aot"),
+        ((*DPO_AT_8, "flags.router_aux_loss_coef=0.01"), "load balancing"),
+        (("stage=demo", "processes=2", "flags.load_balancing_loss=true"), "load balancing"),
         ((*LORA, "recipe.lora.dropout=0.1"), "dropout"),
         (("stage=demo_rlvr",), "completions"),
         (("stage=demo_kto",), "KL term"),
@@ -132,8 +151,8 @@ def test_the_newest_of_several_is_continued(tmp_path: Path) -> None:
     [
         ({"checkpoint": False}, ()),  # nothing to go on from: a folder that is named by its width
         ({"done": True}, ()),
-        ({}, ("restart=true",)),
         ({}, ("name=mine",)),
+        ({}, ("name=mine", "restart=true")),
         ({}, ("recipe.learning_rate=1.0e-5",)),
     ],
 )
@@ -142,6 +161,27 @@ def test_other_runs_are_left_alone(
 ) -> None:
     folder = begin(at(tmp_path, 1), **earlier)
     assert at(tmp_path, 2, *overrides).folder != folder
+
+
+def test_a_restart_starts_the_continued_run_over(tmp_path: Path) -> None:
+    folder = begin(at(tmp_path, 1))
+    assert at(tmp_path, 2, "restart=true").folder == folder
+    begin(at(tmp_path, 2), done=True)  # it ended at the second width
+    assert at(tmp_path, 2, "restart=true").folder == folder
+    assert at(tmp_path, 4, "restart=true").folder != folder
+
+
+@pytest.mark.parametrize(
+    ("name", "is_found"),
+    [
+        *(("checkpoint-10", True), ("step_10", True), ("epoch_0", True), ("step7", True)),
+        *(("step7-tmp", False), ("checkpoint-", False), ("step_x", False)),
+    ],
+)
+def test_checkpoints_of_every_trainer_are_seen(tmp_path: Path, name: str, is_found: bool) -> None:
+    folder = begin(at(tmp_path, 1), checkpoint=False)
+    (folder / "model" / name).mkdir(parents=True)
+    assert (at(tmp_path, 2).folder == folder) is is_found
 
 
 def test_a_sweep_of_widths_gives_each_its_own_run(tmp_path: Path) -> None:
@@ -157,8 +197,10 @@ def test_a_named_run_is_continued_by_its_name_alone(tmp_path: Path) -> None:
     assert at(tmp_path, 2, "name=mine").folder == folder
 
 
-def said_by_plan(launch: Launch, processes: int, *overrides: str) -> tuple[dict[str, str], str]:
-    """The facts and the notes that `plan` prints for a width."""
+def said_by_plan(
+    launch: Launch, processes: int | str, *overrides: str
+) -> tuple[dict[str, str], str]:
+    """The facts and the notes that `plan` prints for a width, or a list of widths."""
     line = [override for override in TRL if not override.startswith("processes")]
     done = launch("plan", *line, f"processes={processes}", *overrides)
     assert done.returncode == 0, done.stderr
@@ -183,6 +225,11 @@ def test_plan_says_which_run_goes_on_and_which_cannot(tmp_path: Path, launch: La
     said, noted = said_by_plan(launch, 2, "parallel=zero2")
     assert "continues" not in said
     assert str(folder) in noted and "parallel=zero2" in noted and "1 cpu" in noted
+    said, noted = said_by_plan(launch, 2, "recipe.global_batch_size=32")
+    assert "continues" not in said
+    assert str(folder) in noted and "batch is 64" in noted and "32" in noted
+    said, noted = said_by_plan(launch, "2,4", "sweep=true")
+    assert "continues" not in said
     (folder / "DONE").write_text("{}")
     said, noted = said_by_plan(launch, 2)
     assert "continues" not in said and str(folder) not in noted

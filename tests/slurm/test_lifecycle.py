@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, UserError
+from launch.planning.build import build_plan
 from launch.planning.plan import Plan
-from launch.slurm.allocation import Allocation
+from launch.slurm.allocation import Allocation, fit_line
 from launch.slurm.job_log import JobLog
-from launch.slurm.node.lifecycle import run_stage
+from launch.slurm.jobs import JobFolder
+from launch.slurm.node.lifecycle import _check_start, run_stage
 from launch.slurm.node.ranks import StartRecord, run_other_node
 from launch.slurm.node.task import NodeContext, NodeTask
 from launch.slurm.peers import Peers
+from launch.slurm.planned_jobs import plan_job
 from launch.slurm.signals import NodeSignals
 from tests.conftest import composed, fixed_machine, planned
 from tests.messages import values_of
@@ -57,6 +61,43 @@ def test_a_job_of_another_number_of_nodes(
     assert (problem.id, problem.where) == ("other_allocation", "nodes")
     assert values_of(problem.message) == ["1", "2", "7"]
     assert "nodes=" in values_of(str(problem.cure))
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "id"),
+    [
+        ((), 2, None),
+        ((), 1, None),  # it goes on with fewer
+        (("recipe.learning_rate=1e-5",), 1, "plan_changed"),
+        (("recipe.packing=bins",), 1, "other_allocation"),  # bound to its width: it has no identity
+    ],
+)
+def test_a_job_that_gets_fewer_nodes_trains_the_same_with_them(
+    changes: tuple[str, ...],
+    nodes: int,
+    id: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("stage=demo", "trainer=trl_sft", "nodes=2", "name=x")
+    bound = changes if id == "other_allocation" else ()
+    submitted = plan_job(
+        planned(*words, *bound, machine=fixed_machine(tmp_path)), JobFolder(tmp_path), ()
+    )
+    for name, value in submitted.script.exports.items():
+        monkeypatch.setenv(name, value)
+    allocation = replace(ALLOCATION, hosts=HOSTS[:nodes])
+    line = CommandLine("node", False, (*words, *changes))
+    stage = fit_line(line, composed(*words, *changes), allocation)
+    plan = build_plan(stage, fixed_machine(tmp_path))
+    problems = []
+    try:
+        _check_start(plan, allocation, plan.parallel.width.nodes)
+    except UserError as refused:
+        problems = [problem.id for problem in refused.problems]
+    assert problems == ([] if id is None else [id])
+    assert id is not None or plan.parallel.width.nodes == nodes
 
 
 def follow(plan: Plan, folder: Path, identity: str) -> int:

@@ -1,4 +1,4 @@
-"""A job on a real Slurm whose run goes on with fewer nodes."""
+"""Jobs on a real Slurm whose runs go on with fewer nodes: submitted again, and started again."""
 
 from __future__ import annotations
 
@@ -50,6 +50,33 @@ def test_a_run_goes_on_with_fewer_nodes_and_one_job_at_a_time(slurm: Cluster, ho
     until(lambda: len(attempts(run)) == 2, 120)
     refuse(2, second)
     assert slurm.wait(second, 240) == "COMPLETED", log.read_text()
+    begun, resumed = attempts(run)
+    assert (begun["ranks"], resumed["ranks"]) == (2, 1)
+    assert int(resumed["resumed_from"].removeprefix("checkpoint-")) >= 3
+    assert list(losses(run)) == list(range(1, STEPS + 1))
+    assert json.loads((run / "DONE").read_text())["steps"] == STEPS
+
+
+@pytest.mark.thorough
+def test_a_job_that_is_started_again_goes_on_with_the_nodes_that_it_gets(
+    slurm: Cluster, home: Path
+) -> None:
+    """Two nodes to one: one of them is down, and the waiting job is told to need no more."""
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    line = (*LINE, "recipe.seed=7", "nodes=2")
+    done = slurm.launch("submit", *line, "--json", cwd=home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [submitted] = json.loads(done.stdout)
+    job, name = submitted["job_id"], submitted["run"]
+    run = home / "runs" / name
+    log = home / "runs" / ".jobs" / name / f"job-{job}.log"
+    until(lambda: any(run.glob("model/checkpoint-*/trainer_state.json")), 240)
+    until(lambda: last_logged_step(run) > 3, 60)
+    slurm.run("scontrol", "requeuehold", job)
+    until(lambda: slurm.state(job) == "PENDING", 60)
+    slurm.run("scontrol", "update", f"JobId={job}", "NumNodes=1", "NumTasks=1")
+    slurm.run("scontrol", "release", job)
+    assert slurm.wait(job, 300) == "COMPLETED", log.read_text()
     begun, resumed = attempts(run)
     assert (begun["ranks"], resumed["ranks"]) == (2, 1)
     assert int(resumed["resumed_from"].removeprefix("checkpoint-")) >= 3

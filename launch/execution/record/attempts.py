@@ -71,9 +71,14 @@ def attempt_layouts(folder: Path, layout: Layout) -> dict[int, Layout]:
     return layouts
 
 
-def find_width_changes(attempts: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+def find_width_changes(
+    attempts: Sequence[Mapping[str, Any]], steps_before: Mapping[int, int]
+) -> list[tuple[int, str]]:
     """Return the steps after which a run went on at another width or in another parallel mode, each
     with what changed: `cpu1 to cpu2`.
+
+    `steps_before`: the steps that were done before an attempt, by its number, as its trainer has
+    reported them; a checkpoint that is named after an epoch has them in no name.
     """
     changes = []
     before: tuple[str, str] | None = None
@@ -82,6 +87,8 @@ def find_width_changes(attempts: Sequence[Mapping[str, Any]]) -> list[tuple[int,
             continue
         now = (str(attempt["width"]), str(attempt.get("mode")))
         step = checkpoint_step(attempt.get("resumed_from"))
+        if step is None:
+            step = steps_before.get(attempt.get("attempt", 0))
         if before is not None and now != before and step is not None:
             differing = 0 if now[0] != before[0] else 1
             changes.append((step, f"{before[differing]} to {now[differing]}"))
@@ -90,10 +97,14 @@ def find_width_changes(attempts: Sequence[Mapping[str, Any]]) -> list[tuple[int,
 
 
 def has_several_widths(folder: Path) -> bool:
-    """Return whether attempts of a run had different widths or ZeRO stages."""
+    """Return whether attempts of a run had different widths or ZeRO stages.
+
+    An earlier version recorded neither, and changed neither between attempts.
+    """
     widths = {
-        (entry.get("ranks"), entry.get("zero_stage"))
+        (entry["ranks"], entry.get("zero_stage"))
         for entry in read_json_lines(folder / ATTEMPTS)
+        if "ranks" in entry
     }
     return len(widths) > 1
 

@@ -192,7 +192,8 @@ def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
 def _olmo_core_faults(path: Path, layout: Layout) -> Iterator[str]:
     """Check the files of OLMo-core's Checkpointer (olmo_core/train/checkpoint.py:102).
 
-    A rank's own state has its random numbers, so it is read only at the width that wrote it.
+    A rank's own state has its random numbers, which another number of ranks does not read
+    (olmo_core/train/trainer.py:1037).
     """
     if is_being_written(path):
         yield f"{_LAST_FILE} is missing: it was not written to its end"

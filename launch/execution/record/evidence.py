@@ -56,6 +56,18 @@ def read_evidence(
     return merge_events(reported, requested, inspects=inspects)
 
 
+def read_steps_before(run: Run) -> dict[int, int]:
+    """Return the optimizer steps that were done before each attempt, by its number, as its trainer
+    has reported them.
+    """
+    steps = {}
+    for event in run.events("evidence"):
+        value = event.data.get("value")
+        if event.data["what"] == "resumed_step" and isinstance(value, int):
+            steps[event.attempt] = value
+    return steps
+
+
 def merge_events(
     events: Iterable[Event], requested: Mapping[str, str], *, inspects: bool = True
 ) -> tuple[Evidence, ...]:

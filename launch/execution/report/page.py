@@ -15,6 +15,7 @@ from typing import Any
 from launch.errors import refusal
 from launch.execution.completion import find_model_changes
 from launch.execution.record.attempts import find_width_changes
+from launch.execution.record.evidence import read_steps_before
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts
@@ -68,7 +69,10 @@ def render_runs(
     marks: list[tuple[int, str]] = []
     for label, run in run_by_label.items():
         name = f"{label}: " if len(runs) > 1 else ""
-        marks += [(step, f"{name}{text}") for step, text in find_width_changes(run.attempts)]
+        if len(run.attempts) < 2:
+            continue
+        changes = find_width_changes(run.attempts, read_steps_before(run))
+        marks += [(step, f"{name}{text}") for step, text in changes]
     return _render(
         title or default_title,
         {label: run.metrics for label, run in run_by_label.items()},

@@ -25,7 +25,7 @@ from launch.planning.build import plan_on_this_machine
 from launch.planning.folders import runs_folder
 from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan
-from launch.slurm.allocation import Allocation
+from launch.slurm.allocation import TRAINING, Allocation
 from launch.slurm.job_log import JobLog
 from launch.slurm.jobs import JobFolder, note_jobs
 from launch.slurm.node.gpu_check import check_gpus
@@ -224,12 +224,15 @@ def _check_start(plan: Plan, allocation: Allocation, nodes: int) -> None:
         message = (
             f"job {allocation.job_id} has {len(allocation.hosts)} nodes, the plan needs {nodes}"
         )
+        if plan.width_obstacle is not None:
+            message += f", and its run can't go on at another width: {plan.width_obstacle}"
         cure = "set nodes= to the value of #SBATCH --nodes"
         raise refusal("other_allocation", message, "nodes", cure)
     submitted = os.environ.get("LAUNCH_PLAN", plan.identity)
-    if submitted != plan.identity:
-        changed = "a configuration, an input or upstream's source has changed since"
-        message = f"this plan is {plan.identity}, but {submitted} was submitted: {changed}"
+    training = os.environ.get(TRAINING, "")
+    if submitted != plan.identity and training != plan.training_identity:
+        changed = "a configuration, an input, the parallel mode or upstream's source has changed"
+        message = f"this plan is {plan.identity}, but {submitted} was submitted: {changed} since"
         cure = "submit it again; in a script edited by hand remove LAUNCH_PLAN and name="
         raise refusal("plan_changed", message, "LAUNCH_PLAN", cure)
     model = plan.inputs.model

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from launch.execution.record.attempts import find_width_changes
+from launch.execution.record.events import Event
+from launch.execution.record.evidence import read_steps_before
 from launch.execution.record.run import Run
 from launch.execution.record.steps import Curve, MetricCurves
 from launch.execution.report.charts import Chart, build_charts
@@ -124,9 +126,13 @@ def test_a_change_of_width_is_marked_on_every_curve(tmp_path: Path) -> None:
         {"attempt": 3, "width": "gpu4", "mode": "zero3", "resumed_from": "step_20"},
         {"attempt": 4, "resumed_from": "step_20"},  # of a version that recorded no width
         {"attempt": 5, "width": "gpu4", "mode": "zero2", "resumed_from": "step_25"},
+        {"attempt": 6, "width": "gpu2", "mode": "zero2", "resumed_from": "epoch_0"},
     ]
     append_json(folder / "attempts.jsonl", *attempts)
-    assert find_width_changes(attempts) == [(20, "gpu8 to gpu4"), (25, "zero3 to zero2")]
+    reported = Event("evidence", 1.0, 0, {"what": "resumed_step", "value": 28}, attempt=6)
+    append_json(folder / "events.jsonl", reported.as_json())
+    changes = [(20, "gpu8 to gpu4"), (25, "zero3 to zero2"), (28, "gpu4 to gpu2")]
+    assert find_width_changes(attempts, read_steps_before(Run(folder))) == changes
     page = render_runs([Run(folder)])
     marks = re.findall(r'<g class="marks".*?</g>', page)
     assert marks and len(marks) == page.count('<svg class="curves"')
