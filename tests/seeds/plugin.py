@@ -2,16 +2,24 @@
 names.
 
 It ends the session at the first test that fails by an assertion, unless SEEDS_KEEP_GOING is set.
+With SEEDS_SECONDS, the tests that name the first of SEEDS_SUBJECTS come first, then in the order of
+their files, and none is started after that many seconds of processor time.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from tests.seeds.choice import rank_text
+
+_SECONDS = float(os.environ.get("SEEDS_SECONDS") or "inf")
+_began: list[float] = []  # when the first test was started
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,3 +46,27 @@ def pytest_runtest_makereport(
         if entry["by_assertion"] and not os.environ.get("SEEDS_KEEP_GOING"):
             item.session.shouldfail = "a test has failed by an assertion"
     return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the tests that name the nearest subject first, then in the order of the files."""
+    if "SEEDS_SUBJECTS" not in os.environ:
+        return
+    subjects = os.environ["SEEDS_SUBJECTS"].split()
+    files = [config.rootpath / argument for argument in config.args]
+
+    def rank(item: pytest.Item) -> tuple[int, int]:
+        test = getattr(item, "function", None)
+        source = inspect.getsource(test) if test else ""
+        return rank_text(source, subjects), files.index(item.path)
+
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Leave out a test when the time is over."""
+    spent = sum(os.times()[:4])  # of this process and those that it started
+    _began[:] = _began or [spent]
+    return True if spent - _began[0] > _SECONDS else None

@@ -1,20 +1,23 @@
-"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by what
-they reached.
+"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by names
+and imports.
 """
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-import coverage
 import pytest
 
 from tests.paths import ROOT
-from tests.seeds.catalogue import Fault
-from tests.seeds.contexts import Contexts, choose_tests
-from tests.seeds.draw import LEAST, Room, draw, find_rooms, load_equivalent
+from tests.seeds.choice import choose_files, find_subjects, rank_text
+from tests.seeds.draw import LEAST, Mutant, Probe, draw, find_rooms, load_equivalent
 from tests.seeds.operators import find_changes
-from tests.seeds.runner import Result, Tested, judge, shares
+from tests.seeds.runner import Result, Tested, judge, shares, table
 
 PLANNED = "launch/planning/parallel.py"
 
@@ -72,84 +75,128 @@ def test_every_change_of_a_module_is_another_valid_one() -> None:
     assert all(ast.dump(ast.parse(change.apply(text))) != before for change in changes)
 
 
-@pytest.fixture(scope="module")
-def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
-    """One test reaches every line of a module, another one half of them; a process that it started,
-    the rest.
-    """
-    lines = range(1, 400)
-    reached = {"tests/a.py::test_all": [*lines], "tests/b.py::test_half": [*lines[:150]]}
-    data = coverage.CoverageData(str(tmp_path_factory.mktemp("contexts") / "data"))
-    for context, numbers in reached.items():
-        data.set_context(context)
-        data.add_lines({str(ROOT / PLANNED): numbers})
-    data.set_context("tests/b.py::test_half (call)")
-    data.add_lines({str(ROOT / PLANNED): [*lines[200:]]})
-    data.set_context("tests/gone.py::test_failed")
-    data.add_lines({str(ROOT / PLANNED): [*lines]})
-    return Contexts(
-        "0", frozenset(), data, {"tests/a.py::test_all": 2.0, "tests/b.py::test_half": 0.5}
-    )
+MODULE = """
+def share(a):
+    return a
+
+def _split(a):
+    return share(a)
+
+class Plan:
+    def width(self):
+        return _split(2)
+
+def other(a):
+    return a
+"""
 
 
-@pytest.fixture(scope="module")
-def planning(contexts: Contexts) -> dict[str, Room]:
-    return find_rooms(contexts, "planning")
-
-
-def test_tests_are_found_by_what_they_or_their_processes_reached(contexts: Contexts) -> None:
-    # the quick one first; one that did not pass is not named
-    both = ["tests/b.py::test_half", "tests/a.py::test_all"]
-    assert contexts.find_tests(PLANNED, range(100, 120)) == both
-    assert contexts.find_tests(PLANNED, range(160, 180)) == ["tests/a.py::test_all"]
-    assert contexts.find_tests(PLANNED, range(250, 251)) == both
-    assert contexts.find_tests("launch/files.py", range(1, 50)) == []
-
-
-def test_the_tests_of_a_module_come_first_and_all_fit_the_time() -> None:
-    seconds = {
-        "tests/a.py::one": 5.0,
-        "tests/b.py::two": 1.0,
-        "tests/c.py::three": 8.0,
-        "tests/d.py::four": 0.5,
-    }
-    assert choose_tests([*seconds], seconds, ["tests/c.py"], 9.0) == [
-        "tests/c.py::three",
-        "tests/b.py::two",
-    ]
-    # one at least
-    assert choose_tests(["tests/c.py::three"], seconds, [], 1.0) == ["tests/c.py::three"]
-
-
-def test_a_number_draws_the_same_faults_again(
-    contexts: Contexts, planning: dict[str, Room]
+@pytest.mark.parametrize(
+    ("function", "subjects"),
+    [
+        ("share", ("share", "Plan")),  # Plan uses it by way of a private function
+        ("_split", ("Plan",)),
+        ("Plan.width", ("width", "Plan")),
+        ("other", ("other",)),
+    ],
+)
+def test_a_function_is_reached_by_its_name_or_those_that_use_it(
+    function: str, subjects: tuple[str, ...]
 ) -> None:
-    # nothing else was reached
-    assert {file for file, _ in planning["planning"].functions} == {PLANNED}
-    assert planning["planning"].unreached > 100
-    first, again, other = (draw(planning, contexts, number, 20) for number in ("a1", "a1", "b2"))
+    assert find_subjects(MODULE, function) == subjects
+
+
+def test_a_text_is_ranked_by_the_first_name_that_it_has_as_a_word() -> None:
+    texts = ("Plan(share)", "a Plan", "shared plans")
+    assert [rank_text(text, ("share", "Plan")) for text in texts] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "first"),
+    [
+        ("launch/planning/loss.py", "weigh_loss", "tests/planning/test_loss.py"),  # of its name
+        ("launch/worker/evidence/precision.py", "check_zero", "worker/evidence/test_"),  # names it
+        ("launch/commands/verbs.py", "gone", "tests/"),  # imports it
+    ],
+)
+def test_the_likeliest_tests_of_a_function_come_first(file: str, function: str, first: str) -> None:
+    files = choose_files(file, [function])
+    assert first in files[0] and 1 < len(files) < 10
+    assert all((ROOT / name).is_file() for name in files)
+
+
+def test_a_number_draws_the_same_faults_again() -> None:
+    rooms = {name: room for name, room in find_rooms().items() if name in ("host", "rules")}
+    first, again, other = (draw(rooms, number, 20) for number in ("a1", "a1", "b2"))
     assert first == again != other
-    assert len(first) >= LEAST and len({(fault.id, fault.difference) for fault in first}) == len(
-        first
-    )
+    assert {fault.area for fault in first} == {"host", "rules"}
+    assert len({(fault.id, fault.difference) for fault in first}) == len(first) >= 2 * LEAST
     assert all(fault.tests for fault in first)
 
 
-def test_a_fault_of_a_draw_is_caught_by_any_failure(
-    contexts: Contexts, planning: dict[str, Room]
-) -> None:
-    fault: Fault = draw(planning, contexts, "a1", 10)[0]
+CHANGE = find_changes("def f(a):\n    if a < 3:\n        return 1\n")[0]
+FAULT = Mutant("planning", PLANNED, CHANGE, ("f",), ("tests/a.py",))
+
+
+def test_a_fault_of_a_draw_is_caught_by_any_failure() -> None:
     verdicts = {
-        status: judge(fault, Tested(status, 1.0, (), "")).caught
+        status: judge(FAULT, Tested(status, 1.0, (), "")).caught
         for status in (0, 1, 2, 4, -9, None)
     }
     # 4: no such test
     assert verdicts == {0: False, 1: True, 2: True, 4: False, -9: False, None: True}
+
+
+def test_the_rate_is_of_the_faults_whose_function_a_test_runs() -> None:
     results = [
-        Result("x", room, caught, 1.0, "")
-        for room, caught in (("a", True), ("a", False), ("b", True))
+        Result("x", room, caught, 1.0, "", reached)
+        for room, caught, reached in (
+            ("a", True, True),
+            ("a", False, True),
+            ("a", False, False),
+            ("b", True, True),
+            ("c", False, False),
+        )
     ]
     assert shares(results) == {"a": 0.5, "b": 1.0}
+    assert [row.split()[:4] for row in table(results)[1:]] == [
+        ["a", "2", "1", "50%"],
+        ["b", "1", "0", "100%"],
+        ["all", "3", "2", "67%"],
+    ]
+
+
+def test_a_probe_ends_the_process_where_the_function_is_called() -> None:
+    text = Probe(**vars(FAULT)).mutate("def f(a):\n    if a < 3:\n        return 1\n")
+    for call, status in (("f(1)", 99), ("f", 0)):
+        assert subprocess.run([sys.executable, "-c", f"{text}{call}"], check=False).returncode == (
+            status
+        )
+
+
+def test_tests_that_name_a_subject_come_first_and_none_starts_when_the_time_is_over(
+    tmp_path: Path,
+) -> None:
+    busy = (
+        "import time\n\ndef test_{}():\n    end = time.process_time() + {}\n"
+        "    while time.process_time() < end:\n        {}\n"
+    )
+    for name, seconds, subject in (("b", 0.3, "pass"), ("a", 0, "pass"), ("c", 0.0, "weigh = 1")):
+        (tmp_path / f"test_{name}.py").write_text(busy.format(name, seconds, subject))
+    environ = {
+        **os.environ,
+        "SEEDS_REPORT": str(tmp_path / "report"),
+        "SEEDS_SUBJECTS": "weigh",
+        "SEEDS_SECONDS": "0.2",
+    }
+    files = [f"test_{name}.py" for name in "bac"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.seeds.plugin", "--rootdir=."]
+    paths = {"PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        [*command, *files], cwd=tmp_path, env=environ | paths, check=True, stdout=subprocess.DEVNULL
+    )
+    lines = (tmp_path / "report").read_text().splitlines()
+    assert [json.loads(line)["test"][:9] for line in lines] == ["test_c.py", "test_b.py"]
 
 
 def test_equivalent_changes_exist() -> None:

@@ -1,0 +1,113 @@
+"""Which tests could notice a fault in a function: chosen by names and imports, so that nothing has
+to be measured before.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from tests.paths import ROOT
+
+_MOST_FILES = 8
+_IMPORT = re.compile(r"^ *(?:from ([\w.]+) import \(?([\w\s,]+)|import ([\w.]+))", re.MULTILINE)
+_FARTHEST = 3  # imports between a test and the module
+
+
+def choose_files(file: str, subjects: Sequence[str]) -> tuple[str, ...]:
+    """Return test files for a module, the likeliest first: the one of its name, then those that
+    name the first of `subjects`, then those that import it by the fewest steps.
+    """
+    neighbours = _folder_tests(file)
+    own = f"{_folder_of_tests(file)}/test_{Path(file).stem}.py"
+    distances = dict.fromkeys(neighbours, _FARTHEST) | _distances(file)
+
+    def rank(test: str) -> tuple[object, ...]:
+        named = rank_text(_text_of(test), subjects)
+        return test != own, named, distances[test], test not in neighbours, test
+
+    return tuple(sorted(distances, key=rank)[:_MOST_FILES])
+
+
+def find_subjects(text: str, function: str) -> tuple[str, ...]:
+    """Return the public names by which tests reach a function (a qualified name) of a module: its
+    own, its class's, and those of the functions and classes that use it, the nearest first.
+    """
+    used = {
+        node.name: {
+            part.id if isinstance(part, ast.Name) else part.attr
+            for part in ast.walk(node)
+            if isinstance(part, ast.Name | ast.Attribute)
+        }
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    found = function.split(".")[::-1]
+    while new := sorted(name for name in used.keys() - found if used[name] & {*found}):
+        found += new
+    return tuple(name for name in found if not name.startswith("_"))
+
+
+def rank_text(text: str, subjects: Sequence[str]) -> int:
+    """Return the place of the first of some names that a text has as a word; behind all of them
+    without any.
+    """
+    words = set(re.findall(r"\w+", text))
+    return next((n for n, name in enumerate(subjects) if name in words), len(subjects))
+
+
+@cache
+def _text_of(test: str) -> str:
+    return (ROOT / test).read_text(encoding="utf-8")
+
+
+def _folder_of_tests(file: str) -> Path:
+    return "tests" / Path(file).parent.relative_to("launch")
+
+
+def _folder_tests(file: str) -> list[str]:
+    """Return the test files of the module's folder."""
+    folder = ROOT / _folder_of_tests(file)
+    return [str(path.relative_to(ROOT)) for path in folder.glob("test_*.py")]
+
+
+@cache
+def _distances(file: str) -> dict[str, int]:
+    """Return test files by the number of imports that lead to a module, up to _FARTHEST."""
+    found: dict[str, int] = {}
+    seen = {_module_of(file)}
+    layer = set(seen)
+    for distance in range(1, _FARTHEST + 1):
+        layer = {user for module in layer for user in _users().get(module, ())} - seen
+        seen |= layer
+        for module in layer:
+            if module.rpartition(".")[2].startswith("test_"):
+                found[module.replace(".", "/") + ".py"] = distance
+    return found
+
+
+def _module_of(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@cache
+def _users() -> dict[str, set[str]]:
+    """Return, for each module of launch/ and tests/, those that import it."""
+    paths = [path for folder in ("launch", "tests") for path in (ROOT / folder).rglob("*.py")]
+    files = {_module_of(str(path.relative_to(ROOT))): path for path in paths}
+    users: dict[str, set[str]] = {}
+    for module, path in files.items():
+        for name in _imported(path):
+            used = name if name in files else name.rpartition(".")[0]
+            users.setdefault(used, set()).add(module)
+    return users
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for package, names, module in _IMPORT.findall(path.read_text(encoding="utf-8")):
+        yield from (
+            [module] if module else (f"{package}.{name}" for name in re.findall(r"\w+", names))
+        )
