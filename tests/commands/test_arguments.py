@@ -117,6 +117,7 @@ def test_a_refusal_names_the_mistake_and_the_cure(
 def test_the_usage_names_every_argument(name: str) -> None:
     parser = VERBS[name].parser()
     assert parser and parser.usage
+    assert "--help" not in parser.options  # that is answered before a parser is built
     missing = [
         option
         for option in parser.options

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,12 +70,15 @@ class Probe(Mutant):
 Room = Mapping[tuple[str, str], Sequence[Change]]
 
 
-def find_rooms() -> dict[str, Room]:
-    """Return the rooms of launch/ by name."""
+def find_rooms(only: Collection[str] = ()) -> dict[str, Room]:
+    """Return the rooms of launch/ by name, or those of some names."""
     rooms: dict[str, dict[tuple[str, str], list[Change]]] = {}
     for path in sorted((ROOT / "launch").rglob("*.py")):
         file = str(path.relative_to(ROOT))
-        room = rooms.setdefault(Path(file).parts[1] if len(Path(file).parts) > 2 else _FILES, {})
+        name = Path(file).parts[1] if len(Path(file).parts) > 2 else _FILES
+        if only and name not in only:
+            continue
+        room = rooms.setdefault(name, {})
         for change in find_changes(path.read_text(encoding="utf-8")):
             room.setdefault((file, change.function), []).append(change)
     return {name: room for name, room in rooms.items() if room}

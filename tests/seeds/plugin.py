@@ -2,8 +2,8 @@
 names.
 
 It ends the session at the first test that fails by an assertion, unless SEEDS_KEEP_GOING is set.
-With SEEDS_SECONDS, the tests that name the first of SEEDS_SUBJECTS come first, then in the order of
-their files, and none is started after that many seconds of processor time.
+Tests that name the first of SEEDS_SUBJECTS come first, and one case of each before the others; none
+is started after SEEDS_SECONDS of processor time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -50,18 +51,21 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests that name the nearest subject first, then in the order of the files."""
+    """Put the tests that name the nearest subject first, then one case of each test, then another
+    of each, in the order of the files.
+    """
     if "SEEDS_SUBJECTS" not in os.environ:
         return
     subjects = os.environ["SEEDS_SUBJECTS"].split()
     files = [config.rootpath / argument for argument in config.args]
-
-    def rank(item: pytest.Item) -> tuple[int, int]:
-        test = getattr(item, "function", None)
-        source = inspect.getsource(test) if test else ""
-        return rank_text(source, subjects), files.index(item.path)
-
-    items.sort(key=rank)
+    cases: Counter[str] = Counter()
+    ranks: dict[pytest.Item, tuple[int, int, int]] = {}
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        source = inspect.getsource(item.obj) if isinstance(item, pytest.Function) else ""
+        ranks[item] = rank_text(source, subjects), cases[test], files.index(item.path)
+    items.sort(key=ranks.__getitem__)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -224,11 +224,9 @@ def _list_seeds(seeds: Sequence[Seed]) -> None:
 
 def _draw(options: argparse.Namespace) -> list[Mutant]:
     """Draw faults; those that are known to change nothing are left out. Raises SystemExit."""
-    rooms = find_rooms()
-    for name in options.room:
-        if name not in rooms:
-            raise SystemExit(f"seeds: there is no room {name}; there are {', '.join(rooms)}")
-    rooms = {name: room for name, room in rooms.items() if not options.room or name in options.room}
+    rooms = find_rooms(options.room)
+    if unknown := [name for name in options.room if name not in rooms]:
+        raise SystemExit(f"seeds: launch/ has no folder with code {', '.join(unknown)}")
     number = options.number or _read_commit()
     drawn = draw(rooms, number, options.draw)
     known = {(equal["file"], equal["function"], equal["change"]) for equal in load_equivalent()}

@@ -126,7 +126,7 @@ def test_the_likeliest_tests_of_a_function_come_first(file: str, function: str, 
 
 
 def test_a_number_draws_the_same_faults_again() -> None:
-    rooms = {name: room for name, room in find_rooms().items() if name in ("host", "rules")}
+    rooms = find_rooms(["host", "rules"])
     first, again, other = (draw(rooms, number, 20) for number in ("a1", "a1", "b2"))
     assert first == again != other
     assert {fault.area for fault in first} == {"host", "rules"}
@@ -178,10 +178,11 @@ def test_tests_that_name_a_subject_come_first_and_none_starts_when_the_time_is_o
     tmp_path: Path,
 ) -> None:
     busy = (
-        "import time\n\ndef test_{}():\n    end = time.process_time() + {}\n"
+        "import time\nimport pytest\n\n@pytest.mark.parametrize('case', [0, 1])\n"
+        "def test_{}(case):\n    end = time.process_time() + case * {}\n"
         "    while time.process_time() < end:\n        {}\n"
     )
-    for name, seconds, subject in (("b", 0.3, "pass"), ("a", 0, "pass"), ("c", 0.0, "weigh = 1")):
+    for name, seconds, subject in (("b", 0.3, "pass"), ("a", 0, "pass"), ("c", 0, "weigh = 1")):
         (tmp_path / f"test_{name}.py").write_text(busy.format(name, seconds, subject))
     environ = {
         **os.environ,
@@ -196,7 +197,8 @@ def test_tests_that_name_a_subject_come_first_and_none_starts_when_the_time_is_o
         [*command, *files], cwd=tmp_path, env=environ | paths, check=True, stdout=subprocess.DEVNULL
     )
     lines = (tmp_path / "report").read_text().splitlines()
-    assert [json.loads(line)["test"][:9] for line in lines] == ["test_c.py", "test_b.py"]
+    ran = [json.loads(line)["test"].partition("::test_")[2] for line in lines]
+    assert ran == ["c[0]", "c[1]", "b[0]", "a[0]", "b[1]"]
 
 
 def test_equivalent_changes_exist() -> None:
