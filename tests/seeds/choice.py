@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from launch.commands.verbs import VERBS
 from tests.paths import ROOT
 
 _MOST_FILES = 8
 _IMPORT = re.compile(r"^ *(?:from ([\w.]+) import \(?([\w\s,]+)|import ([\w.]+))", re.MULTILINE)
+_COMMAND = re.compile(r"\b(?:launch|main)\(\s*\[?\s*\"(\w+)\"")
 _FARTHEST = 3  # imports between a test and the module
 
 
@@ -100,7 +102,7 @@ def _users() -> dict[str, set[str]]:
     files = {_module_of(str(path.relative_to(ROOT))): path for path in paths}
     users: dict[str, set[str]] = {}
     for module, path in files.items():
-        for name in _imported(path):
+        for name in [*_imported(path), *_commands(path)]:
             used = name if name in files else name.rpartition(".")[0]
             users.setdefault(used, set()).add(module)
     return users
@@ -111,3 +113,10 @@ def _imported(path: Path) -> Iterator[str]:
         yield from (
             [module] if module else (f"{package}.{name}" for name in re.findall(r"\w+", names))
         )
+
+
+def _commands(path: Path) -> Iterator[str]:
+    """Return the modules of the commands that a test runs by main() or the fixture `launch`."""
+    for verb in _COMMAND.findall(path.read_text(encoding="utf-8")):
+        if verb in VERBS:
+            yield VERBS[verb].module().__name__

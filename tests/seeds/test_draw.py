@@ -117,12 +117,17 @@ def test_a_text_is_ranked_by_the_first_name_that_it_has_as_a_word() -> None:
         ("launch/planning/loss.py", "weigh_loss", "tests/planning/test_loss.py"),  # of its name
         ("launch/worker/evidence/precision.py", "check_zero", "worker/evidence/test_"),  # names it
         ("launch/commands/verbs.py", "gone", "tests/"),  # imports it
+        ("launch/trials/tune/engine.py", "gone", "tests/trials/tune/"),
     ],
 )
 def test_the_likeliest_tests_of_a_function_come_first(file: str, function: str, first: str) -> None:
     files = choose_files(file, [function])
     assert first in files[0] and 1 < len(files) < 10
     assert all((ROOT / name).is_file() for name in files)
+
+
+def test_a_test_of_a_command_is_one_of_the_modules_that_it_imports() -> None:
+    assert "tests/commands/test_tune.py" in choose_files("launch/trials/tune/engine.py", ["gone"])
 
 
 def test_a_number_draws_the_same_faults_again() -> None:
