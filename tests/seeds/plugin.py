@@ -19,6 +19,10 @@ import pytest
 
 from tests.seeds.choice import rank_text
 
+# read before a test changes the environment
+_REPORT = Path(os.environ["SEEDS_REPORT"])
+_KEEPS_GOING = bool(os.environ.get("SEEDS_KEEP_GOING"))
+_SUBJECTS = os.environ.get("SEEDS_SUBJECTS")
 _SECONDS = float(os.environ.get("SEEDS_SECONDS") or "inf")
 _began: list[float] = []  # when the first test was started
 
@@ -42,9 +46,9 @@ def pytest_runtest_makereport(
             "by_assertion": is_assertion and not timed_out,
             "error": None if error is None else f"{type(error).__name__}: {error}"[:300],
         }
-        with Path(os.environ["SEEDS_REPORT"]).open("a", encoding="utf-8") as file:
+        with _REPORT.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-        if entry["by_assertion"] and not os.environ.get("SEEDS_KEEP_GOING"):
+        if entry["by_assertion"] and not _KEEPS_GOING:
             item.session.shouldfail = "a test has failed by an assertion"
     return report
 
@@ -54,9 +58,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the tests that name the nearest subject first, then one case of each test, then another
     of each, in the order of the files.
     """
-    if "SEEDS_SUBJECTS" not in os.environ:
+    if _SUBJECTS is None:
         return
-    subjects = os.environ["SEEDS_SUBJECTS"].split()
+    subjects = _SUBJECTS.split()
     files = [config.rootpath / argument for argument in config.args]
     cases: Counter[str] = Counter()
     ranks: dict[pytest.Item, tuple[int, int, int]] = {}

@@ -28,7 +28,7 @@ from tests.seeds.draw import Mutant, Probe, draw, find_rooms, load_equivalent
 from tests.seeds.sandbox import Sandbox
 
 _LIMIT = 300.0  # seconds of one seed's tests
-_SECONDS = 10  # of processor time, after which no test of a drawn fault is started
+_SECONDS = 12  # of processor time, after which no test of a drawn fault is started
 _QUICK = "not slow and not slurm and not equivalence and not planted and not thorough"
 _FAILED = (1, 2, None)  # pytest's: a test failed, one could not be imported; and no end
 RATES = Path(__file__).with_name("rates.toml")
