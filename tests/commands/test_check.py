@@ -52,29 +52,22 @@ def test_a_machine_that_is_not_ready_gets_no_next_command(
 STOPS, WARNS = Finding.error("port_taken", "in use", None, None), FINDINGS[3]
 
 
-@pytest.mark.parametrize(
-    ("found", "pending", "shown", "code"),
-    [
-        ([], False, ["data_tokens"], 0),
-        ([WARNS], False, ["clock_skew", "data_tokens"], 0),
-        ([STOPS], False, ["port_taken"], 2),  # what is missing would stop the reader of data, too
-        ([], True, [], 0),  # its model and data are made by an earlier stage
-    ],
-)
 def test_data_is_looked_at_where_the_machine_is_ready(
-    found: list[Finding],
-    pending: bool,
-    shown: list[str],
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "inspect", lambda plan: found)
-    plan = replace(planned("stage=sft"), is_pending=pending)
-    assert check._check_plan(plan, argparse.Namespace(rows=None, json=True)) == code
-    printed = json.loads(capsys.readouterr().out)
-    assert [finding["id"] for finding in printed["findings"]] == shown
-    assert printed["ok"] is (code == 0)
+    cases: list[tuple[list[Finding], bool, list[str]]] = [
+        ([], False, ["data_tokens"]),
+        ([WARNS], False, ["clock_skew", "data_tokens"]),
+        ([STOPS], False, ["port_taken"]),  # what is missing would stop the reader of data, too
+        ([], True, []),  # its model and data are made by an earlier stage
+    ]
+    for found, is_pending, shown in cases:
+        monkeypatch.setattr(check, "inspect", lambda plan, found=found: found)
+        plan = replace(planned("stage=sft"), is_pending=is_pending)
+        code = check._check_plan(plan, argparse.Namespace(rows=None, json=True))
+        printed = json.loads(capsys.readouterr().out)
+        assert [finding["id"] for finding in printed["findings"]] == shown
+        assert (code == 2, printed["ok"]) == (found == [STOPS], found != [STOPS])
 
 
 @pytest.mark.parametrize("verb", ["$ launch check", "$ launch check stage=sft"])

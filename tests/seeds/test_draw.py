@@ -184,7 +184,8 @@ def test_tests_that_name_a_subject_come_first_and_none_starts_when_the_time_is_o
 ) -> None:
     busy = (
         "import time\nimport pytest\n\n@pytest.mark.parametrize('case', [0, 1])\n"
-        "def test_{}(case, monkeypatch):\n    monkeypatch.delenv('SEEDS_REPORT')\n    end = time.process_time() + case * {}\n"
+        "def test_{}(case, monkeypatch):\n    monkeypatch.delenv('SEEDS_REPORT')\n"
+        "    end = time.process_time() + case * {}\n"
         "    while time.process_time() < end:\n        {}\n"
     )
     for name, seconds, subject in (("b", 0.3, "pass"), ("a", 0, "pass"), ("c", 0, "weigh = 1")):
