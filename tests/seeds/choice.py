@@ -1,16 +1,19 @@
-"""Which tests could notice a fault in a function: chosen by names and imports, so that nothing has
+"""Which tests could notice a fault in a function: chosen by imports and words, so that nothing has
 to be measured before.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 from launch.commands.verbs import VERBS
+from tests.finder import test_files
 from tests.paths import ROOT
 
 _MOST_FILES = 8
@@ -19,19 +22,46 @@ _COMMAND = re.compile(r"\b(?:launch|main)\(\s*\[?\s*\"(\w+)\"")
 _FARTHEST = 3  # imports between a test and the module
 
 
-def choose_files(file: str, subjects: Sequence[str]) -> tuple[str, ...]:
+def choose_files(file: str, weights: Mapping[str, float]) -> tuple[str, ...]:
     """Return test files for a module, the likeliest first: the one of its name, then those that
-    name the first of `subjects`, then those that import it by the fewest steps.
+    reach it by few imports, by the weights of the words that they have.
     """
     neighbours = _folder_tests(file)
     own = f"{_folder_of_tests(file)}/test_{Path(file).stem}.py"
     distances = dict.fromkeys(neighbours, _FARTHEST) | _distances(file)
 
     def rank(test: str) -> tuple[object, ...]:
-        named = rank_text(_text_of(test), subjects)
-        return test != own, named, distances[test], test not in neighbours, test
+        weight = weigh_text(_text_of(test), weights)
+        return test != own, -weight, distances[test], test not in neighbours, test
 
     return tuple(sorted(distances, key=rank)[:_MOST_FILES])
+
+
+def weigh_words(text: str, function: str, lines: range) -> dict[str, float]:
+    """Return the words by which a test of a function can be known, each with its weight: the rarer
+    it is in the tests, the more it tells.
+
+    They are the words of the function's lines, and find_subjects.
+    """
+    body = text.splitlines()[lines.start - 1 : lines.stop - 1]
+    words = {*re.findall(r"\w{4,}", "\n".join(body)), *find_subjects(text, function)}
+    files, counts = _word_counts()
+    return {word: math.log(files / counts[word]) for word in sorted(words & counts.keys())}
+
+
+def weigh_text(text: str, weights: Mapping[str, float]) -> float:
+    """Return the sum of the weights of the words that a text has."""
+    return sum(weights[word] for word in weights.keys() & set(re.findall(r"\w+", text)))
+
+
+@cache
+def _word_counts() -> tuple[int, Counter[str]]:
+    """Return how many test files there are, and how many of them have each word."""
+    counts: Counter[str] = Counter()
+    files = test_files()
+    for _, text in files:
+        counts.update(set(re.findall(r"\w+", text)))
+    return len(files), counts
 
 
 def find_subjects(text: str, function: str) -> tuple[str, ...]:
@@ -51,14 +81,6 @@ def find_subjects(text: str, function: str) -> tuple[str, ...]:
     while new := sorted(name for name in used.keys() - found if used[name] & {*found}):
         found += new
     return tuple(name for name in found if not name.startswith("_"))
-
-
-def rank_text(text: str, subjects: Sequence[str]) -> int:
-    """Return the place of the first of some names that a text has as a word; behind all of them
-    without any.
-    """
-    words = set(re.findall(r"\w+", text))
-    return next((n for n, name in enumerate(subjects) if name in words), len(subjects))
 
 
 @cache

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.paths import ROOT
-from tests.seeds.choice import choose_files, find_subjects
+from tests.seeds.choice import choose_files, weigh_words
 from tests.seeds.operators import Change, find_changes
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
@@ -27,7 +27,7 @@ class Mutant:
     area: str  # the room: a folder of launch/
     file: str
     change: Change
-    subjects: tuple[str, ...]  # names by which tests reach the function
+    weights: dict[str, float]  # of words, by which its tests are put in order
     tests: tuple[str, ...]  # files, and options of pytest that leave out some of their tests
 
     @property
@@ -99,9 +99,9 @@ def draw(rooms: Mapping[str, Room], number: str, count: int) -> list[Mutant]:
             changes = room[file, function]
             chosen = drawn.sample(changes, min(times, len(changes)))
             text = (ROOT / file).read_text(encoding="utf-8")
-            subjects = find_subjects(text, function)
-            tests = choose_files(file, subjects)
-            mutants += [Mutant(name, file, change, subjects, tests) for change in chosen]
+            weights = weigh_words(text, function, changes[0].lines)
+            tests = choose_files(file, weights)
+            mutants += [Mutant(name, file, change, weights, tests) for change in chosen]
     return mutants
 
 

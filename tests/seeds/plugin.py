@@ -2,8 +2,8 @@
 names.
 
 It ends the session at the first test that fails by an assertion, unless SEEDS_KEEP_GOING is set.
-Tests that name the first of SEEDS_SUBJECTS come first, and one case of each before the others; none
-is started after SEEDS_SECONDS of processor time.
+Tests with more of the words that SEEDS_WEIGHTS weighs come first, and a test's first case before its
+others; none is started after SEEDS_SECONDS of processor time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.seeds.choice import rank_text
+from tests.seeds.choice import weigh_text
 
 # read before a test changes the environment
 _REPORT = Path(os.environ["SEEDS_REPORT"])
 _KEEPS_GOING = bool(os.environ.get("SEEDS_KEEP_GOING"))
-_SUBJECTS = os.environ.get("SEEDS_SUBJECTS")
+_WEIGHTS: dict[str, float] = json.loads(os.environ.get("SEEDS_WEIGHTS") or "{}")
 _SECONDS = float(os.environ.get("SEEDS_SECONDS") or "inf")
 _began: list[float] = []  # when the first test was started
 
@@ -55,20 +55,20 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests that name the nearest subject first, then one case of each test, then another
-    of each, in the order of the files.
+    """Put the likeliest tests first; each further case of a test is less likely than the one before
+    it to notice what those have not.
     """
-    if _SUBJECTS is None:
+    if not _WEIGHTS:
         return
-    subjects = _SUBJECTS.split()
     files = [config.rootpath / argument for argument in config.args]
     cases: Counter[str] = Counter()
-    ranks: dict[pytest.Item, tuple[int, int, int]] = {}
+    ranks: dict[pytest.Item, tuple[float, int, int]] = {}
     for item in items:
         test = item.nodeid.partition("[")[0]
         cases[test] += 1
         source = inspect.getsource(item.obj) if isinstance(item, pytest.Function) else ""
-        ranks[item] = rank_text(source, subjects), cases[test], files.index(item.path)
+        likely = weigh_text(source, _WEIGHTS) / cases[test]
+        ranks[item] = -likely, cases[test], files.index(item.path)
     items.sort(key=ranks.__getitem__)
 
 

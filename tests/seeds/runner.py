@@ -199,7 +199,7 @@ def _try_fault(sandbox: Sandbox, fault: Fault) -> Tested:
     with sandbox.apply(fault):
         if not isinstance(fault, Mutant):
             return run_tests(sandbox, fault.tests, _LIMIT)
-        variables = {"SEEDS_SECONDS": str(_SECONDS), "SEEDS_SUBJECTS": " ".join(fault.subjects)}
+        variables = {"SEEDS_SECONDS": str(_SECONDS), "SEEDS_WEIGHTS": json.dumps(fault.weights)}
         options = ("--maxfail=1", "-m", _QUICK)
         return run_tests(sandbox, fault.tests, _LIMIT, *options, **variables)
 

@@ -1,5 +1,5 @@
-"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by names
-and imports.
+"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by imports
+and words.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
-from tests.seeds.choice import choose_files, find_subjects, rank_text
+from tests.seeds.choice import choose_files, find_subjects, weigh_text, weigh_words
 from tests.seeds.draw import LEAST, Mutant, Probe, draw, find_rooms, load_equivalent
 from tests.seeds.operators import find_changes
 from tests.seeds.runner import Result, Tested, judge, shares, table
@@ -106,9 +106,18 @@ def test_a_function_is_reached_by_its_name_or_those_that_use_it(
     assert find_subjects(MODULE, function) == subjects
 
 
-def test_a_text_is_ranked_by_the_first_name_that_it_has_as_a_word() -> None:
+def test_a_text_has_the_weights_of_its_words() -> None:
     texts = ("Plan(share)", "a Plan", "shared plans")
-    assert [rank_text(text, ("share", "Plan")) for text in texts] == [0, 1, 2]
+    assert [weigh_text(text, {"share": 2.0, "Plan": 1.0}) for text in texts] == [3.0, 1.0, 0.0]
+
+
+def test_rare_words_of_a_function_weigh_more() -> None:
+    text = (ROOT / "launch/planning/batch_split.py").read_text(encoding="utf-8")
+    [change, *_] = [one for one in find_changes(text) if one.function == "share_batch"]
+    weights = weigh_words(text, "share_batch", change.lines)
+    assert weights["global_batch_tokens"] > weights["recipe"] > 0
+    files = choose_files("launch/planning/batch_split.py", weights)
+    assert "tests/planning/test_olmo3.py" in files  # it sets the key, and names no function
 
 
 @pytest.mark.parametrize(
@@ -121,13 +130,13 @@ def test_a_text_is_ranked_by_the_first_name_that_it_has_as_a_word() -> None:
     ],
 )
 def test_the_likeliest_tests_of_a_function_come_first(file: str, function: str, first: str) -> None:
-    files = choose_files(file, [function])
+    files = choose_files(file, {function: 1.0})
     assert first in files[0] and 1 < len(files) < 10
     assert all((ROOT / name).is_file() for name in files)
 
 
 def test_a_test_of_a_command_is_one_of_the_modules_that_it_imports() -> None:
-    assert "tests/commands/test_tune.py" in choose_files("launch/trials/tune/engine.py", ["gone"])
+    assert "tests/commands/test_tune.py" in choose_files("launch/trials/tune/engine.py", {})
 
 
 def test_a_number_draws_the_same_faults_again() -> None:
@@ -140,7 +149,7 @@ def test_a_number_draws_the_same_faults_again() -> None:
 
 
 CHANGE = find_changes("def f(a):\n    if a < 3:\n        return 1\n")[0]
-FAULT = Mutant("planning", PLANNED, CHANGE, ("f",), ("tests/a.py",))
+FAULT = Mutant("planning", PLANNED, CHANGE, {"f": 1.0}, ("tests/a.py",))
 
 
 def test_a_fault_of_a_draw_is_caught_by_any_failure() -> None:
@@ -179,7 +188,7 @@ def test_a_probe_ends_the_process_where_the_function_is_called() -> None:
         )
 
 
-def test_tests_that_name_a_subject_come_first_and_none_starts_when_the_time_is_over(
+def test_tests_with_the_words_come_first_and_none_starts_when_the_time_is_over(
     tmp_path: Path,
 ) -> None:
     busy = (
@@ -193,7 +202,7 @@ def test_tests_that_name_a_subject_come_first_and_none_starts_when_the_time_is_o
     environ = {
         **os.environ,
         "SEEDS_REPORT": str(tmp_path / "report"),
-        "SEEDS_SUBJECTS": "weigh",
+        "SEEDS_WEIGHTS": '{"weigh": 1.0}',
         "SEEDS_SECONDS": "0.2",
     }
     files = [f"test_{name}.py" for name in "bac"]
