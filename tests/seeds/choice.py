@@ -17,7 +17,9 @@ from tests.finder import test_files
 from tests.paths import ROOT
 
 _MOST_FILES = 8
-_IMPORT = re.compile(r"^ *(?:from ([\w.]+) import \(?([\w\s,]+)|import ([\w.]+))", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^ *(?:from ([\w.]+) import (\([^)]*\)|[\w ,]+)|import ([\w.]+))", re.MULTILINE
+)
 _COMMAND = re.compile(r"\b(?:launch|main)\(\s*\[?\s*\"(\w+)\"")
 _FARTHEST = 3  # imports between a test and the module
 
@@ -26,8 +28,9 @@ def choose_files(file: str, weights: Mapping[str, float]) -> tuple[str, ...]:
     """Return test files for a module, the likeliest first: the one of its name, then those that
     reach it by few imports, by the weights of the words that they have.
     """
-    neighbours = _folder_tests(file)
-    own = f"{_folder_of_tests(file)}/test_{Path(file).stem}.py"
+    neighbours = _room_tests(file)
+    folder = Path(file).parent.relative_to("launch")
+    own = str("tests" / folder / f"test_{Path(file).stem}.py")
     distances = dict.fromkeys(neighbours, _FARTHEST) | _distances(file)
 
     def rank(test: str) -> tuple[object, ...]:
@@ -50,8 +53,9 @@ def weigh_words(text: str, function: str, lines: range) -> dict[str, float]:
 
 
 def weigh_text(text: str, weights: Mapping[str, float]) -> float:
-    """Return the sum of the weights of the words that a text has."""
-    return sum(weights[word] for word in weights.keys() & set(re.findall(r"\w+", text)))
+    """Return the sum of the weights of the words that a text has, for a long one less."""
+    words = set(re.findall(r"\w+", text))
+    return sum(weights[word] for word in weights.keys() & words) / math.sqrt(len(words) or 1)
 
 
 @cache
@@ -88,14 +92,10 @@ def _text_of(test: str) -> str:
     return (ROOT / test).read_text(encoding="utf-8")
 
 
-def _folder_of_tests(file: str) -> Path:
-    return "tests" / Path(file).parent.relative_to("launch")
-
-
-def _folder_tests(file: str) -> list[str]:
-    """Return the test files of the module's folder."""
-    folder = ROOT / _folder_of_tests(file)
-    return [str(path.relative_to(ROOT)) for path in folder.glob("test_*.py")]
+def _room_tests(file: str) -> list[str]:
+    """Return the test files of the module's room; a register may import it without its name."""
+    room = Path(file).relative_to("launch").parts[0]
+    return [str(path.relative_to(ROOT)) for path in (ROOT / "tests" / room).rglob("test_*.py")]
 
 
 @cache

@@ -107,8 +107,9 @@ def test_a_function_is_reached_by_its_name_or_those_that_use_it(
 
 
 def test_a_text_has_the_weights_of_its_words() -> None:
-    texts = ("Plan(share)", "a Plan", "shared plans")
-    assert [weigh_text(text, {"share": 2.0, "Plan": 1.0}) for text in texts] == [3.0, 1.0, 0.0]
+    texts = ("Plan(share, plan, plans)", "Plan", "shared plans", "")
+    weights = {"share": 2.0, "Plan": 1.0}
+    assert [weigh_text(text, weights) for text in texts] == [3.0 / 2, 1.0, 0.0, 0.0]
 
 
 def test_rare_words_of_a_function_weigh_more() -> None:
@@ -126,7 +127,8 @@ def test_rare_words_of_a_function_weigh_more() -> None:
         ("launch/planning/loss.py", "weigh_loss", "tests/planning/test_loss.py"),  # of its name
         ("launch/worker/evidence/precision.py", "check_zero", "worker/evidence/test_"),  # names it
         ("launch/commands/verbs.py", "gone", "tests/"),  # imports it
-        ("launch/trials/tune/engine.py", "gone", "tests/trials/tune/"),
+        ("launch/trials/tune/engine.py", "gone", "tests/"),
+        ("launch/redact.py", "gone", "tests/test_redact.py"),
     ],
 )
 def test_the_likeliest_tests_of_a_function_come_first(file: str, function: str, first: str) -> None:
