@@ -138,7 +138,9 @@ def test_the_likeliest_tests_of_a_function_come_first(file: str, function: str, 
 
 
 def test_a_test_of_a_command_is_one_of_the_modules_that_it_imports() -> None:
-    assert "tests/commands/test_tune.py" in choose_files("launch/trials/tune/engine.py", {})
+    assert "tests/commands/test_tune.py" in choose_files(
+        "launch/trials/tune/engine.py", {"dry_run": 1.0}
+    )
 
 
 def test_a_number_draws_the_same_faults_again() -> None:
