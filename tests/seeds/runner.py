@@ -31,6 +31,7 @@ _LIMIT = 300.0  # seconds of one seed's tests
 _SECONDS = 12  # of processor time, after which no test of a drawn fault is started
 _QUICK = "not slow and not slurm and not equivalence and not planted and not thorough"
 _FAILED = (1, 2, None)  # pytest's: a test failed, one could not be imported; and no end
+_NOT_REACHED = (0, 5)  # pytest's: the tests passed, or none was selected
 RATES = Path(__file__).with_name("rates.toml")
 _LEAST_DRAWN = 0.9  # share of the drawn faults of a room that are caught
 _running: set[int] = set()  # process groups of tests
@@ -177,7 +178,7 @@ def run_seeds(
             result = judge(seed, _try_fault(sandbox, seed))
             if isinstance(seed, Mutant) and not result.caught:
                 probe = _try_fault(sandbox, Probe(**vars(seed)))
-                result = replace(result, reached=probe.status != 0)
+                result = replace(result, reached=probe.status not in _NOT_REACHED)
         finally:
             idle.put(sandbox)
         show(_row(result))
