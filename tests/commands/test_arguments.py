@@ -91,7 +91,11 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
         ("logs a rums=x", "unknown_option at command line, logs, runs"),
         ("eval a limit=0", "bad_value at override limit, 0, 1"),
         ("eval a limit=1 limit=2", "duplicate_override at override limit"),
+        ("eval a batch_size=0", "bad_value at override batch_size, 0, 1"),
         ("generate a top_p=2 x", "bad_value at override top_p, 0.001, 1, 2"),
+        ("generate a temperature=-1 x", "bad_value at override temperature, -1, 0, 100"),
+        ("generate a seed=-1 x", "bad_value at override seed, -1, 0"),
+        ("generate a max_tokens=0 x", "bad_value at override max_tokens, 0, 1"),
         ("new mine --dat x", "unknown_option at command line, --dat, --data, new"),
         ("upstream stauts", "bad_value at command line, status, stauts"),
         ("upstream status HEAD", "usage at command line, HEAD, upstream"),
@@ -117,6 +121,7 @@ def test_a_refusal_names_the_mistake_and_the_cure(
 def test_the_usage_names_every_argument(name: str) -> None:
     parser = VERBS[name].parser()
     assert parser and parser.usage
+    assert "--help" not in parser.options  # that is answered before a parser is built
     missing = [
         option
         for option in parser.options

@@ -4,13 +4,18 @@ next command.
 
 from __future__ import annotations
 
+import argparse
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launch.__main__ import main
+from launch.commands import check
 from launch.commands.check import _without_itself, format_table
 from launch.worker.finding import Finding, Fix
+from tests.conftest import planned
 
 FINDINGS = [
     Finding("disk_full", "68 GiB free for 30 GiB", severity="pass"),
@@ -42,6 +47,27 @@ def test_a_machine_that_is_not_ready_gets_no_next_command(
     assert main(["check", "stage=sft", "trainer=trl_sft", "gpus=64"]) == 2
     printed = capsys.readouterr().out
     assert "[too_few_gpus]" in printed and "ready" not in printed
+
+
+STOPS, WARNS = Finding.error("port_taken", "in use", None, None), FINDINGS[3]
+
+
+def test_data_is_looked_at_where_the_machine_is_ready(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases: list[tuple[list[Finding], bool, list[str]]] = [
+        ([], False, ["data_tokens"]),
+        ([WARNS], False, ["clock_skew", "data_tokens"]),
+        ([STOPS], False, ["port_taken"]),  # what is missing would stop the reader of data, too
+        ([], True, []),  # its model and data are made by an earlier stage
+    ]
+    for found, is_pending, shown in cases:
+        monkeypatch.setattr(check, "inspect", lambda plan, found=found: found)
+        plan = replace(planned("stage=sft"), is_pending=is_pending)
+        code = check._check_plan(plan, argparse.Namespace(rows=None, json=True))
+        printed = json.loads(capsys.readouterr().out)
+        assert [finding["id"] for finding in printed["findings"]] == shown
+        assert (code == 2, printed["ok"]) == (found == [STOPS], found != [STOPS])
 
 
 @pytest.mark.parametrize("verb", ["$ launch check", "$ launch check stage=sft"])

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from launch.commands.flags import flags, render_table
+from launch.commands.flags import _describe_source, flags, render_table
 from launch.errors import UserError
 from launch.host.interpreter import installed_version
 from launch.upstream.pin.checkout import DIR_VARIABLE, fetch_command
 from launch.upstream.pin.lock import load_lock, locked_schema
+from launch.upstream.resolve import ResolvedSchema
 from launch.upstream.trainers import ENTRIES
 from tests.upstream.checkouts import SITE_PACKAGES, checkout
 
@@ -124,6 +125,19 @@ def test_an_unknown_trainer_and_a_wrong_folder(tmp_path: Path) -> None:
         with pytest.raises(UserError) as refusal:
             flags(args)
         assert refusal.value.problems[0].id == problem
+
+
+@pytest.mark.parametrize(
+    ("trainer", "live", "source"),
+    [
+        ("finetune", False, f"open-instruct {load_lock().pin[:9]} from the lock"),
+        ("trl_sft", False, f"TRL {load_lock().packages['trl']} from the lock"),
+        ("trl_sft", True, "TRL as installed"),
+    ],
+)
+def test_the_source_of_the_flags_is_named(trainer: str, live: bool, source: str) -> None:
+    resolved = ResolvedSchema(locked_schema(trainer), live=live)
+    assert source in _describe_source(trainer, resolved, None)
 
 
 def test_help_is_cut_to_the_width() -> None:

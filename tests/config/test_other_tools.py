@@ -5,6 +5,7 @@ the page's table.
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +15,15 @@ from launch import resources
 from launch.commands.verbs import VISIBLE
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
-from launch.config.other_tools import TOOLS, explain_name, load_table
+from launch.config.other_tools import (
+    TOOLS,
+    OtherToolKey,
+    explain_like,
+    explain_name,
+    load_table,
+)
 from launch.errors import UserError
+from launch.worker.finding import Way
 from tests.messages import outline, values_of
 
 PAGE = resources.ROOT / "docs" / "how-to" / "from-other-tools.md"
@@ -209,3 +217,46 @@ def test_a_line_needs_no_table_unless_a_name_is_unknown() -> None:
     load_table.cache_clear()
     compose_once(CommandLine("plan", False, ("stage=sft",)))
     assert load_table.cache_info().misses == 0
+
+
+NUMBER = OtherToolKey("a number", set="recipe.x={value}")
+LIST = OtherToolKey("a list", set="data.x={list}")
+NAMED = OtherToolKey("names", values={"a": "x=1 or y=2", "b.*": "x=3"})
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "sentence"),
+    [
+        (NUMBER, "3", "set recipe.x=3"),
+        (NUMBER, None, "set recipe.x=VALUE"),
+        (LIST, "3", "set data.x=[3]"),
+        (LIST, "[3,4]", "set data.x=[3,4]"),
+        (LIST, "auto", "set data.x=[auto]"),  # a word of its own outside of the recipe
+        (OtherToolKey("a count", set="gpus={count}"), "3,4", "set gpus=2"),
+        (NAMED, "A", "set x=1 or y=2"),
+        (NAMED, "bcd", "set x=3"),
+        (NAMED, "c", "set x=1 or y=2 or x=3"),
+        (replace(NUMBER, values={"auto": "recipe.x=1"}), "auto", "set recipe.x=1"),
+        (replace(NUMBER, instead="another way"), "3", "set recipe.x=3"),
+        (replace(NUMBER, instead="another way"), "word", "another way"),
+    ],
+)
+def test_a_value_of_a_row_has_its_answer(
+    row: OtherToolKey, value: str | None, sentence: str
+) -> None:
+    assert row.answer("name", value).sentence.format(*row.answer("name", value).ways) == sentence
+
+
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [(NUMBER, "auto"), (replace(NUMBER, instead="remove it: why"), "word")],
+)
+def test_what_can_only_be_removed_is_removed(row: OtherToolKey, value: str) -> None:
+    assert row.answer("name", value).ways == (Way(removes="name"),)
+
+
+def test_a_misspelt_name_is_answered_with_its_value() -> None:
+    fix = explain_like("learningrate", "1e-5")
+    assert fix is not None and fix.ways[0].sets == ("recipe.learning_rate=1e-5",)
+    for name, value in (("learningrate", None), ("learningrate", ""), ("quite_other", "3")):
+        assert explain_like(name, value) is None

@@ -255,6 +255,15 @@ CONVERTED = (
     ),
     Converted("pair of ShareGPT", ONE_TURN, PAIR, Kind.dpo),
     Converted(
+        "pair of transcripts",
+        {
+            "chosen": "\n\nHuman: Hi\n\nAssistant: Hello",
+            "rejected": "\n\nHuman: Hi\n\nAssistant: No",
+        },
+        PAIR,
+        Kind.dpo,
+    ),
+    Converted(
         "prompt",
         {"prompt": "Hi", "ground_truth": "4", "level": 2},
         {**PROMPT, "level": 2},

@@ -31,6 +31,13 @@ def test_a_call_has_a_function_and_arguments(value: object) -> None:
     assert read_calls(value, "turn 2") == [CALL]
 
 
+def test_other_keys_of_a_function_stay_unless_they_are_null() -> None:
+    function = {"name": "f", "arguments": {"a": 1}, "strict": True}
+    assert read_calls([{"function": {**function, "index": None}}], "turn 2") == [
+        {"type": "function", "function": function}
+    ]
+
+
 @pytest.mark.parametrize("arguments", [None, "", "{}", {}])
 def test_a_call_may_have_no_arguments(arguments: object) -> None:
     [call] = read_calls([{"id": "c1", "function": {"name": "f", "arguments": arguments}}], "turn 2")

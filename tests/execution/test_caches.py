@@ -117,6 +117,13 @@ def test_what_a_killed_run_left_is_removed_with_a_note(
     assert not (tokenized.parent / ".users").exists()
 
 
+def test_a_trainer_that_keeps_no_tokenised_data_needs_no_cache(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_dpo")
+    assert (tokenized_folder(plan), reference_folder(plan)) == (None, None)
+    with cache_lock(plan, pytest.fail):
+        assert not (tmp_path / "cache").exists()
+
+
 def test_half_written_data_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
     """A link to a folder elsewhere is not followed, and what is there is not removed."""
     plan = plan_of(tmp_path)

@@ -35,6 +35,23 @@ def planned(folder: Path | None, *overrides: str) -> Plan:
     )
 
 
+@pytest.mark.parametrize(
+    ("width", "patches"),
+    [
+        (("gpus=1",), {"olmo_core_single_step"}),
+        (("gpus=2",), set()),
+        (
+            ("device=cpu", "processes=1", "recipe.gradient_checkpointing=false"),
+            {"olmo_core_on_cpu"},
+        ),
+    ],
+)
+def test_one_gpu_and_cpus_need_a_patch_each(width: tuple[str, ...], patches: set[str]) -> None:
+    plan = planned(None, *SFT[:3], *width)
+    ours = {"olmo_core_single_step", "olmo_core_on_cpu"}
+    assert ours & set(plan.patches) == patches
+
+
 @pytest.mark.parametrize("overrides", [SFT, DPO])
 def test_llama_is_refused_and_what_there_is_said(
     overrides: tuple[str, ...], open_instruct: Path

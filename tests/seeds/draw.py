@@ -7,17 +7,16 @@ from __future__ import annotations
 import random
 import tomllib
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.finder import find_tests
 from tests.paths import ROOT
-from tests.seeds.contexts import Contexts, choose_tests
+from tests.seeds.choice import choose_files, weigh_words
 from tests.seeds.operators import Change, find_changes
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 LEAST = 8  # faults of a room
-_BUDGET = 12.0  # seconds of tests for one fault
 _FILES = "launch"  # the room of the modules beside the folders
 
 
@@ -28,7 +27,8 @@ class Mutant:
     area: str  # the room: a folder of launch/
     file: str
     change: Change
-    tests: tuple[str, ...]
+    weights: dict[str, float]  # of words, by which its tests are put in order
+    tests: tuple[str, ...]  # files, and options of pytest that leave out some of their tests
 
     @property
     def id(self) -> str:
@@ -48,74 +48,65 @@ class Mutant:
     def mutate(self, text: str) -> str:
         return self.change.apply(text)
 
+    def without_tests(self, names: Iterable[str]) -> Mutant:
+        """Return the fault without some of its tests."""
+        left_out = (f"--deselect={name}" for name in sorted(names))
+        return replace(self, tests=(*self.tests, *left_out))
+
 
 @dataclass(frozen=True)
-class Room:
-    """The functions of a folder of launch/ that the quick suite reaches."""
+class Probe(Mutant):
+    """A drawn fault in whose place the process ends: tests that pass do not reach the function."""
 
-    functions: dict[tuple[str, str], list[Change]]  # by file and qualified name
-    unreached: int  # functions that only a training or a real Slurm reaches, which are not drawn
+    def mutate(self, text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        first = lines[self.change.lines[0] - 1]
+        indentation = first[: len(first) - len(first.lstrip())]
+        lines.insert(self.change.lines[0] - 1, f'{indentation}__import__("os")._exit(99)\n')
+        return "".join(lines)
 
 
-def find_rooms(contexts: Contexts, only: str | None = None) -> dict[str, Room]:
-    """Return the rooms of launch/ by name, or one of them."""
-    rooms: dict[str, Room] = {}
+# the changes of a room's functions, by file and qualified name
+Room = Mapping[tuple[str, str], Sequence[Change]]
+
+
+def find_rooms(only: Collection[str] = ()) -> dict[str, Room]:
+    """Return the rooms of launch/ by name, or those of some names."""
+    rooms: dict[str, dict[tuple[str, str], list[Change]]] = {}
     for path in sorted((ROOT / "launch").rglob("*.py")):
         file = str(path.relative_to(ROOT))
-        folder = Path(file).parts[1] if len(Path(file).parts) > 2 else _FILES
-        if file in contexts.changed or only not in (None, folder):
+        name = Path(file).parts[1] if len(Path(file).parts) > 2 else _FILES
+        if only and name not in only:
             continue
-        found: dict[tuple[str, str], list[Change]] = {}
+        room = rooms.setdefault(name, {})
         for change in find_changes(path.read_text(encoding="utf-8")):
-            found.setdefault((file, change.function), []).append(change)
-        reached = {
-            key: changes
-            for key, changes in found.items()
-            if contexts.find_tests(file, changes[0].lines)
-        }
-        before = rooms.get(folder, Room({}, 0))
-        rooms[folder] = Room(
-            {**before.functions, **reached}, before.unreached + len(found) - len(reached)
-        )
-    return rooms
+            room.setdefault((file, change.function), []).append(change)
+    return {name: room for name, room in rooms.items() if room}
 
 
-def draw(rooms: dict[str, Room], contexts: Contexts, number: str, count: int) -> list[Mutant]:
+def draw(rooms: Mapping[str, Room], number: str, count: int) -> list[Mutant]:
     """Draw `count` faults in all, in each room in proportion to its places and at least LEAST; none
     twice.
     """
-    total = sum(_places(room) for room in rooms.values())
+    total = sum(map(_places, rooms.values()))
     mutants = []
     for name, room in sorted(rooms.items()):
         drawn = random.Random(f"{number} {name}")
         share = max(LEAST, round(count * _places(room) / total))
-        keys = sorted(room.functions)
-        functions = Counter(
-            drawn.choices(keys, [len(room.functions[key]) for key in keys], k=share)
-        )
+        keys = sorted(room)
+        functions = Counter(drawn.choices(keys, [len(room[key]) for key in keys], k=share))
         for (file, function), times in sorted(functions.items()):
-            changes = room.functions[file, function]
+            changes = room[file, function]
             chosen = drawn.sample(changes, min(times, len(changes)))
-            mutants += [
-                Mutant(name, file, change, _tests_of(contexts, file, change)) for change in chosen
-            ]
+            text = (ROOT / file).read_text(encoding="utf-8")
+            weights = weigh_words(text, function, changes[0].lines)
+            tests = choose_files(file, weights)
+            mutants += [Mutant(name, file, change, weights, tests) for change in chosen]
     return mutants
 
 
 def _places(room: Room) -> int:
-    return sum(map(len, room.functions.values()))
-
-
-def _tests_of(contexts: Contexts, file: str, change: Change) -> tuple[str, ...]:
-    """Return the tests that run the changed line, or its function where the line is reached by
-    none.
-    """
-    tests = contexts.find_tests(file, range(change.line, change.line + 1))
-    tests = tests or contexts.find_tests(file, change.lines)
-    own = [str(path.relative_to(ROOT)) for path in find_tests(ROOT / file)]
-    changed = [test for test in own if test in contexts.changed]
-    known = [test for test in tests if test.partition("::")[0] not in changed]
-    return (*changed, *choose_tests(known, contexts.seconds, own, _BUDGET))
+    return sum(map(len, room.values()))
 
 
 def load_equivalent(file: Path = EQUIVALENT) -> list[dict[str, str]]:

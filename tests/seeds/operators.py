@@ -5,6 +5,7 @@ text.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ _ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Mod: "*",
 }
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Node = ast.expr | ast.stmt
 
 
 @dataclass(frozen=True)
@@ -49,24 +51,35 @@ class Change:
 
 def find_changes(text: str) -> list[Change]:
     """Return every change of every function of a module, in order of their places."""
-    module = ast.parse(text)
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line.encode()))
-    encoded = text.encode()
-
-    def offset(line: int, column: int) -> int:
-        """Return the characters before a place that `ast` gives in bytes."""
-        return len(encoded[: starts[line - 1] + column].decode())
-
+    source = _Source(text)
     changes = []
-    for name, function in _functions(module):
+    for name, function in _functions(ast.parse(text)):
         body = range(function.body[0].lineno, (function.end_lineno or 0) + 1)
-        for kind, node, new in _changes_of(function, text):
-            start = offset(node.lineno, node.col_offset)
-            end = offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
-            changes.append(Change(name, kind, node.lineno, body, start, end, new))
+        for kind, node, new in _changes_of(function, source):
+            changes.append(Change(name, kind, node.lineno, body, *source.place(node), new))
     return sorted(changes, key=lambda change: change.start)
+
+
+class _Source:
+    """The text of a module, in which `ast` gives places by line and byte."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._lines = text.splitlines(keepends=True)
+        self._starts = [0, *itertools.accumulate(map(len, self._lines))]
+
+    def place(self, node: _Node) -> tuple[int, int]:
+        """Return the characters before a node's beginning and before its end."""
+        begin = self._offset(node.lineno, node.col_offset)
+        return begin, self._offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+    def of(self, node: _Node) -> str:
+        begin, end = self.place(node)
+        return self.text[begin:end]
+
+    def _offset(self, line: int, column: int) -> int:
+        before = self._lines[line - 1].encode()[:column].decode()
+        return self._starts[line - 1] + len(before)
 
 
 def _functions(node: ast.AST, outer: str = "") -> Iterator[tuple[str, _Function]]:
@@ -80,7 +93,7 @@ def _functions(node: ast.AST, outer: str = "") -> Iterator[tuple[str, _Function]
             yield from _functions(child, outer)
 
 
-def _changes_of(function: _Function, text: str) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
+def _changes_of(function: _Function, source: _Source) -> Iterator[tuple[str, _Node, str]]:
     """Return the kind of each change, the node that it replaces and the new text."""
     defaults = [
         default for default in [*function.args.defaults, *function.args.kw_defaults] if default
@@ -90,7 +103,7 @@ def _changes_of(function: _Function, text: str) -> Iterator[tuple[str, ast.expr 
             yield "a default swapped", default, moved
     for statement in function.body:
         for node in _walk(statement):
-            yield from _changes_at(node, text)
+            yield from _changes_at(node, source)
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -103,28 +116,25 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
             yield from _walk(child)
 
 
-def _changes_at(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
-    def source(part: ast.AST) -> str:
-        return ast.get_source_segment(text, part) or ""
-
+def _changes_at(node: ast.AST, source: _Source) -> Iterator[tuple[str, _Node, str]]:
     match node:
         case ast.Compare(left=left, ops=[operation], comparators=[right]) if (
             type(operation) in _COMPARISONS
         ):
-            turned = f"({source(left)} {_COMPARISONS[type(operation)]} {source(right)})"
+            turned = f"({source.of(left)} {_COMPARISONS[type(operation)]} {source.of(right)})"
             yield "a comparison turned", node, turned
         case ast.If(test=test, body=body) if not isinstance(body[0], ast.Pass):
-            yield "a branch left out", test, f"(({source(test)}) and False)"
+            yield "a branch left out", test, f"(({source.of(test)}) and False)"
         case ast.IfExp(test=test):
-            yield "a branch left out", test, f"(({source(test)}) and False)"
+            yield "a branch left out", test, f"(({source.of(test)}) and False)"
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield "a `not` gone", node, f"({source(operand)})"
+            yield "a `not` gone", node, f"({source.of(operand)})"
         case ast.BoolOp(op=operation, values=values):
             other = " or " if isinstance(operation, ast.And) else " and "
             yield (
                 "`and` and `or` swapped",
                 node,
-                "(" + other.join(f"({source(value)})" for value in values) + ")",
+                "(" + other.join(f"({source.of(value)})" for value in values) + ")",
             )
         case ast.BinOp(left=left, op=operation, right=right) if type(
             operation
@@ -132,7 +142,7 @@ def _changes_at(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr | ast.
             yield (
                 "an operator turned",
                 node,
-                f"({source(left)} {_ARITHMETIC[type(operation)]} {source(right)})",
+                f"({source.of(left)} {_ARITHMETIC[type(operation)]} {source.of(right)})",
             )
         case ast.Expr(value=ast.Call()):
             yield "a call left out", node, "pass"

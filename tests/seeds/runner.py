@@ -22,13 +22,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.paths import ROOT
 from tests.seeds.catalogue import Fault, Seed, find_faults, load_seeds
-from tests.seeds.contexts import load_contexts
-from tests.seeds.draw import Mutant, draw, find_rooms, load_equivalent
+from tests.seeds.draw import Mutant, Probe, draw, find_rooms, load_equivalent
 from tests.seeds.sandbox import Sandbox
 
 _LIMIT = 300.0  # seconds of one seed's tests
+_SECONDS = 12  # of processor time, after which no test of a drawn fault is started
+_QUICK = "not slow and not slurm and not equivalence and not planted and not thorough"
 _FAILED = (1, 2, None)  # pytest's: a test failed, one could not be imported; and no end
+_NOT_REACHED = (0, 5)  # pytest's: the tests passed, or none was selected
 RATES = Path(__file__).with_name("rates.toml")
 _LEAST_DRAWN = 0.9  # share of the drawn faults of a room that are caught
 _running: set[int] = set()  # process groups of tests
@@ -76,6 +79,7 @@ class Result:
     caught: bool
     seconds: float
     by: str  # the test that caught it, or why it was not caught
+    reached: bool = True  # whether its tests run the function
 
 
 def run_tests(
@@ -83,15 +87,14 @@ def run_tests(
     tests: Sequence[str],
     limit: float | None = None,
     *options: str,
-    keep_going: bool = False,
+    **variables: str,
 ) -> Tested:
-    """Run tests in the copy, with more options of pytest, until one fails by an assertion; all of
-    them with `keep_going`.
+    """Run tests in the copy, with more options of pytest and variables for its plugin, until one
+    fails by an assertion; all of them with SEEDS_KEEP_GOING.
     """
     with tempfile.TemporaryDirectory(prefix="seeds-report-") as folder:
         report = Path(folder) / "report"
-        environ = {**sandbox.environ(), "SEEDS_REPORT": str(report)}
-        environ["SEEDS_KEEP_GOING"] = "1" if keep_going else ""
+        environ = {**sandbox.environ(), "SEEDS_REPORT": str(report), **variables}
         began = time.monotonic()
         process = subprocess.Popen(
             [str(sandbox.python), *_PYTEST, *options, *tests],
@@ -171,10 +174,11 @@ def run_seeds(
 
     def run_one(seed: Fault) -> Result:
         sandbox = idle.get()
-        options = ("--maxfail=1",) if isinstance(seed, Mutant) else ()
         try:
-            with sandbox.apply(seed):
-                result = judge(seed, run_tests(sandbox, seed.tests, _LIMIT, *options))
+            result = judge(seed, _try_fault(sandbox, seed))
+            if isinstance(seed, Mutant) and not result.caught:
+                probe = _try_fault(sandbox, Probe(**vars(seed)))
+                result = replace(result, reached=probe.status not in _NOT_REACHED)
         finally:
             idle.put(sandbox)
         show(_row(result))
@@ -191,8 +195,19 @@ def run_seeds(
             raise
 
 
+def _try_fault(sandbox: Sandbox, fault: Fault) -> Tested:
+    """Run the tests of a fault in a copy that has it."""
+    with sandbox.apply(fault):
+        if not isinstance(fault, Mutant):
+            return run_tests(sandbox, fault.tests, _LIMIT)
+        variables = {"SEEDS_SECONDS": str(_SECONDS), "SEEDS_WEIGHTS": json.dumps(fault.weights)}
+        options = ("--maxfail=1", "-m", _QUICK)
+        return run_tests(sandbox, fault.tests, _LIMIT, *options, **variables)
+
+
 def _row(result: Result) -> str:
-    return f"{result.id:38}{result.area:12}{'caught' if result.caught else 'MISSED':8}{result.seconds:>7}  {result.by}"
+    verdict = "caught" if result.caught else "MISSED" if result.reached else "not run"
+    return f"{result.id:38}{result.area:12}{verdict:8}{result.seconds:>7}  {result.by}"
 
 
 def _select(seeds: Sequence[Seed], names: Sequence[str]) -> list[Seed]:
@@ -209,30 +224,30 @@ def _list_seeds(seeds: Sequence[Seed]) -> None:
 
 
 def _draw(options: argparse.Namespace) -> list[Mutant]:
-    """Draw faults; those that are known to change nothing are left out."""
-    contexts = load_contexts(options.measure)
-    rooms = find_rooms(contexts)
-    for name in options.room:
-        if name not in rooms:
-            raise SystemExit(f"seeds: there is no room {name}; there are {', '.join(rooms)}")
-    rooms = {name: room for name, room in rooms.items() if not options.room or name in options.room}
-    number = options.number or contexts.commit
-    drawn = draw(rooms, contexts, number, options.draw)
+    """Draw faults; those that are known to change nothing are left out. Raises SystemExit."""
+    rooms = find_rooms(options.room)
+    if unknown := [name for name in options.room if name not in rooms]:
+        raise SystemExit(f"seeds: launch/ has no folder with code {', '.join(unknown)}")
+    number = options.number or _read_commit()
+    drawn = draw(rooms, number, options.draw)
     known = {(equal["file"], equal["function"], equal["change"]) for equal in load_equivalent()}
     mutants = [
         mutant
         for mutant in drawn
         if (mutant.file, mutant.change.function, mutant.difference) not in known
     ]
-    unreached = sum(room.unreached for room in rooms.values())
-    functions = sum(len(room.functions) for room in rooms.values())
     print(
         f"seeds: {len(drawn)} faults by the number {number}, {len(drawn) - len(mutants)} of them "
-        "change nothing; "
-        f"{functions} functions, and {unreached} that the quick suite does not reach",
+        "change nothing",
         file=sys.stderr,
     )
     return mutants
+
+
+def _read_commit() -> str:
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _parse() -> argparse.Namespace:
@@ -258,9 +273,6 @@ def _parse() -> argparse.Namespace:
         action="append",
         default=[],
         help="draw in this folder of launch/ only; repeatable",
-    )
-    parser.add_argument(
-        "--measure", action="store_true", help="measure anew which tests reach what"
     )
     return parser.parse_args()
 
@@ -344,7 +356,7 @@ def _judge_again(
         catchers = sorted(
             {result.by for _, result in judged if result.caught and "::" in result.by}
         )
-        clean = run_tests(sandboxes[0], catchers, None, *options, keep_going=True)
+        clean = run_tests(sandboxes[0], catchers, None, *options, SEEDS_KEEP_GOING="1")
         failed = {found["test"] for found in clean.outcomes if found["outcome"] == "failed"}
         if not failed:
             return [result for _, result in judged]
@@ -353,30 +365,32 @@ def _judge_again(
         again: list[Fault] = []
         for fault, result in judged:
             if result.by in failed and isinstance(fault, Mutant):
-                tests = tuple(test for test in fault.tests if test not in useless)
-                again.append(replace(fault, tests=tests))
+                again.append(fault.without_tests(useless))
         kept = [(fault, result) for fault, result in judged if result.by not in failed]
         judged = [*kept, *zip(again, run_seeds(again, sandboxes, show), strict=True)]
 
 
 def shares(results: Sequence[Result]) -> dict[str, float]:
-    """Return the share of the faults of each area that were caught."""
-    found = {
-        result.area: [one.caught for one in results if one.area == result.area]
-        for result in results
-    }
-    return {area: sum(caught) / len(caught) for area, caught in sorted(found.items())}
+    """Return the share of the faults of each area that were caught, of those that tests ran."""
+    caught: dict[str, list[bool]] = {}
+    for result in results:
+        if result.reached:
+            caught.setdefault(result.area, []).append(result.caught)
+    return {area: sum(found) / len(found) for area, found in sorted(caught.items())}
 
 
 def table(results: Sequence[Result]) -> list[str]:
     """Return how many drawn faults of each room were caught, beside the rates of rates.toml."""
     kept = tomllib.loads(RATES.read_text(encoding="utf-8"))["percent"]
-    rows = [f"{'room':14}{'faults':>8}{'caught':>8}{'kept':>8}"]
-    counts = Counter(result.area for result in results)
+    rows = [f"{'room':14}{'faults':>8}{'not run':>9}{'caught':>8}{'kept':>8}"]
+    faults = Counter(result.area for result in results if result.reached)
+    not_run = Counter(result.area for result in results if not result.reached)
     for area, share in shares(results).items():
-        rows.append(f"{area:14}{counts[area]:>8}{share:>8.0%}{kept.get(area, '-'):>7}%")
-    caught = sum(result.caught for result in results)
-    return [*rows, f"{'all':14}{len(results):>8}{caught / max(1, len(results)):>8.0%}"]
+        rows.append(
+            f"{area:14}{faults[area]:>8}{not_run[area]:>9}{share:>8.0%}{kept.get(area, '-'):>7}%"
+        )
+    share = sum(result.caught for result in results) / max(1, faults.total())
+    return [*rows, f"{'all':14}{faults.total():>8}{not_run.total():>9}{share:>8.0%}"]
 
 
 if __name__ == "__main__":

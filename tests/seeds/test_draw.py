@@ -1,20 +1,23 @@
-"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by what
-they reached.
+"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by imports
+and words.
 """
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-import coverage
 import pytest
 
 from tests.paths import ROOT
-from tests.seeds.catalogue import Fault
-from tests.seeds.contexts import Contexts, choose_tests
-from tests.seeds.draw import LEAST, Room, draw, find_rooms, load_equivalent
+from tests.seeds.choice import choose_files, find_subjects, weigh_text, weigh_words
+from tests.seeds.draw import LEAST, Mutant, Probe, draw, find_rooms, load_equivalent
 from tests.seeds.operators import find_changes
-from tests.seeds.runner import Result, Tested, judge, shares
+from tests.seeds.runner import Result, Tested, judge, shares, table
 
 PLANNED = "launch/planning/parallel.py"
 
@@ -72,84 +75,149 @@ def test_every_change_of_a_module_is_another_valid_one() -> None:
     assert all(ast.dump(ast.parse(change.apply(text))) != before for change in changes)
 
 
-@pytest.fixture(scope="module")
-def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
-    """One test reaches every line of a module, another one half of them; a process that it started,
-    the rest.
-    """
-    lines = range(1, 400)
-    reached = {"tests/a.py::test_all": [*lines], "tests/b.py::test_half": [*lines[:150]]}
-    data = coverage.CoverageData(str(tmp_path_factory.mktemp("contexts") / "data"))
-    for context, numbers in reached.items():
-        data.set_context(context)
-        data.add_lines({str(ROOT / PLANNED): numbers})
-    data.set_context("tests/b.py::test_half (call)")
-    data.add_lines({str(ROOT / PLANNED): [*lines[200:]]})
-    data.set_context("tests/gone.py::test_failed")
-    data.add_lines({str(ROOT / PLANNED): [*lines]})
-    return Contexts(
-        "0", frozenset(), data, {"tests/a.py::test_all": 2.0, "tests/b.py::test_half": 0.5}
-    )
+MODULE = """
+def share(a):
+    return a
+
+def _split(a):
+    return share(a)
+
+class Plan:
+    def width(self):
+        return _split(2)
+
+def other(a):
+    return a
+"""
 
 
-@pytest.fixture(scope="module")
-def planning(contexts: Contexts) -> dict[str, Room]:
-    return find_rooms(contexts, "planning")
-
-
-def test_tests_are_found_by_what_they_or_their_processes_reached(contexts: Contexts) -> None:
-    # the quick one first; one that did not pass is not named
-    both = ["tests/b.py::test_half", "tests/a.py::test_all"]
-    assert contexts.find_tests(PLANNED, range(100, 120)) == both
-    assert contexts.find_tests(PLANNED, range(160, 180)) == ["tests/a.py::test_all"]
-    assert contexts.find_tests(PLANNED, range(250, 251)) == both
-    assert contexts.find_tests("launch/files.py", range(1, 50)) == []
-
-
-def test_the_tests_of_a_module_come_first_and_all_fit_the_time() -> None:
-    seconds = {
-        "tests/a.py::one": 5.0,
-        "tests/b.py::two": 1.0,
-        "tests/c.py::three": 8.0,
-        "tests/d.py::four": 0.5,
-    }
-    assert choose_tests([*seconds], seconds, ["tests/c.py"], 9.0) == [
-        "tests/c.py::three",
-        "tests/b.py::two",
-    ]
-    # one at least
-    assert choose_tests(["tests/c.py::three"], seconds, [], 1.0) == ["tests/c.py::three"]
-
-
-def test_a_number_draws_the_same_faults_again(
-    contexts: Contexts, planning: dict[str, Room]
+@pytest.mark.parametrize(
+    ("function", "subjects"),
+    [
+        ("share", ("share", "Plan")),  # Plan uses it by way of a private function
+        ("_split", ("Plan",)),
+        ("Plan.width", ("width", "Plan")),
+        ("other", ("other",)),
+    ],
+)
+def test_a_function_is_reached_by_its_name_or_those_that_use_it(
+    function: str, subjects: tuple[str, ...]
 ) -> None:
-    # nothing else was reached
-    assert {file for file, _ in planning["planning"].functions} == {PLANNED}
-    assert planning["planning"].unreached > 100
-    first, again, other = (draw(planning, contexts, number, 20) for number in ("a1", "a1", "b2"))
-    assert first == again != other
-    assert len(first) >= LEAST and len({(fault.id, fault.difference) for fault in first}) == len(
-        first
+    assert find_subjects(MODULE, function) == subjects
+
+
+def test_a_text_has_the_weights_of_its_words() -> None:
+    texts = ("Plan(share, plan, plans)", "Plan", "shared plans", "")
+    weights = {"share": 2.0, "Plan": 1.0}
+    assert [weigh_text(text, weights) for text in texts] == [3.0 / 2, 1.0, 0.0, 0.0]
+
+
+def test_rare_words_of_a_function_weigh_more() -> None:
+    text = (ROOT / "launch/planning/batch_split.py").read_text(encoding="utf-8")
+    [change, *_] = [one for one in find_changes(text) if one.function == "share_batch"]
+    weights = weigh_words(text, "share_batch", change.lines)
+    assert weights["global_batch_tokens"] > weights["recipe"] > 0
+    files = choose_files("launch/planning/batch_split.py", weights)
+    assert "tests/planning/test_olmo3.py" in files  # it sets the key, and names no function
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "first"),
+    [
+        ("launch/planning/loss.py", "weigh_loss", "tests/planning/test_loss.py"),  # of its name
+        ("launch/worker/evidence/precision.py", "check_zero", "worker/evidence/test_"),  # names it
+        ("launch/commands/verbs.py", "gone", "tests/"),  # imports it
+        ("launch/trials/tune/engine.py", "gone", "tests/"),
+        ("launch/redact.py", "gone", "tests/test_redact.py"),
+    ],
+)
+def test_the_likeliest_tests_of_a_function_come_first(file: str, function: str, first: str) -> None:
+    files = choose_files(file, {function: 1.0})
+    assert first in files[0] and 1 < len(files) < 10
+    assert all((ROOT / name).is_file() for name in files)
+
+
+def test_a_test_of_a_command_is_one_of_the_modules_that_it_imports() -> None:
+    assert "tests/commands/test_tune.py" in choose_files(
+        "launch/trials/tune/engine.py", {"dry_run": 1.0}
     )
+
+
+def test_a_number_draws_the_same_faults_again() -> None:
+    rooms = find_rooms(["host", "rules"])
+    first, again, other = (draw(rooms, number, 20) for number in ("a1", "a1", "b2"))
+    assert first == again != other
+    assert {fault.area for fault in first} == {"host", "rules"}
+    assert len({(fault.id, fault.difference) for fault in first}) == len(first) >= 2 * LEAST
     assert all(fault.tests for fault in first)
 
 
-def test_a_fault_of_a_draw_is_caught_by_any_failure(
-    contexts: Contexts, planning: dict[str, Room]
-) -> None:
-    fault: Fault = draw(planning, contexts, "a1", 10)[0]
+CHANGE = find_changes("def f(a):\n    if a < 3:\n        return 1\n")[0]
+FAULT = Mutant("planning", PLANNED, CHANGE, {"f": 1.0}, ("tests/a.py",))
+
+
+def test_a_fault_of_a_draw_is_caught_by_any_failure() -> None:
     verdicts = {
-        status: judge(fault, Tested(status, 1.0, (), "")).caught
+        status: judge(FAULT, Tested(status, 1.0, (), "")).caught
         for status in (0, 1, 2, 4, -9, None)
     }
     # 4: no such test
     assert verdicts == {0: False, 1: True, 2: True, 4: False, -9: False, None: True}
+
+
+def test_the_rate_is_of_the_faults_whose_function_a_test_runs() -> None:
     results = [
-        Result("x", room, caught, 1.0, "")
-        for room, caught in (("a", True), ("a", False), ("b", True))
+        Result("x", room, caught, 1.0, "", reached)
+        for room, caught, reached in (
+            ("a", True, True),
+            ("a", False, True),
+            ("a", False, False),
+            ("b", True, True),
+            ("c", False, False),
+        )
     ]
     assert shares(results) == {"a": 0.5, "b": 1.0}
+    assert [row.split()[:4] for row in table(results)[1:]] == [
+        ["a", "2", "1", "50%"],
+        ["b", "1", "0", "100%"],
+        ["all", "3", "2", "67%"],
+    ]
+
+
+def test_a_probe_ends_the_process_where_the_function_is_called() -> None:
+    text = Probe(**vars(FAULT)).mutate("def f(a):\n    if a < 3:\n        return 1\n")
+    for call, status in (("f(1)", 99), ("f", 0)):
+        assert subprocess.run([sys.executable, "-c", f"{text}{call}"], check=False).returncode == (
+            status
+        )
+
+
+def test_tests_with_the_words_come_first_and_none_starts_when_the_time_is_over(
+    tmp_path: Path,
+) -> None:
+    busy = (
+        "import time\nimport pytest\n\n@pytest.mark.parametrize('case', [0, 1])\n"
+        "def test_{}(case, monkeypatch):\n    monkeypatch.delenv('SEEDS_REPORT')\n"
+        "    end = time.process_time() + case * {}\n"
+        "    while time.process_time() < end:\n        {}\n"
+    )
+    for name, seconds, subject in (("b", 0.3, "pass"), ("a", 0, "pass"), ("c", 0, "weigh = 1")):
+        (tmp_path / f"test_{name}.py").write_text(busy.format(name, seconds, subject))
+    environ = {
+        **os.environ,
+        "SEEDS_REPORT": str(tmp_path / "report"),
+        "SEEDS_WEIGHTS": '{"weigh": 1.0}',
+        "SEEDS_SECONDS": "0.2",
+    }
+    files = [f"test_{name}.py" for name in "bac"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.seeds.plugin", "--rootdir=."]
+    paths = {"PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        [*command, *files], cwd=tmp_path, env=environ | paths, check=True, stdout=subprocess.DEVNULL
+    )
+    lines = (tmp_path / "report").read_text().splitlines()
+    ran = [json.loads(line)["test"].partition("::test_")[2] for line in lines]
+    assert ran == ["c[0]", "c[1]", "b[0]", "a[0]", "b[1]"]
 
 
 def test_equivalent_changes_exist() -> None:

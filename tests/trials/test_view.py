@@ -15,7 +15,7 @@ from launch import resources
 from launch.errors import UserError
 from launch.execution.report.document import SpreadPlot, show_range
 from launch.execution.report.page import render_document
-from launch.trials.view import read_trial, run_lines, trial_verb, write_trial_report
+from launch.trials.view import _state, read_trial, run_lines, trial_verb, write_trial_report
 from launch.worker.json_codec import SCHEMA_VERSION
 from tests.execution.report.folders import write_run
 from tests.execution.report.test_page import HOSTILE, STEPS, Page
@@ -120,12 +120,30 @@ def test_a_tune_has_what_was_predicted_probed_and_chosen(tmp_path: Path) -> None
         ({"hours": 2.1, "gpu_hours": 8.4, "cost": 25.2}, "2 h 6 min, 8.4 GPU-hours, costs 25.2"),
         ({"hours": 0.5, "basis": "measured"}, "30 min  "),
         ({"hours": 0.0102}, "37 s (projected)"),
+        ({"hours": 10_000, "basis": "measured"}, "10,000 h  "),
         ({}, "-  "),
     ],
 )
 def test_the_time_of_a_whole_run_has_its_unit(projection: dict[str, Any], text: str) -> None:
     _, row = run_lines("rollout", {"label": "gpu4", "message": None, "projection": projection})
     assert f"  {text}" in row
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        ({}, "done"),
+        ({"cause_id": "failed"}, "done"),
+        ({"cause_id": "out_of_memory", "reused": True}, "done (out_of_memory, reused)"),
+        ({"gates": [{"verdict": "warn"}, {"verdict": "pass"}]}, "done (1 warned)"),
+        (
+            {"gates": [{"allowed": True}, {"allowed": True}, {"allowed": False}]},
+            "done (2 allowed)",
+        ),
+    ],
+)
+def test_the_state_of_a_run_has_its_remarks(run: dict[str, Any], text: str) -> None:
+    assert _state({"state": "done", **run}) == text
 
 
 OF_OTHER_TYPES: Any = {

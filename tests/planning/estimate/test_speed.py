@@ -20,7 +20,7 @@ from launch.planning.batches import SimulatedLoad
 from launch.planning.estimate.cards import CPU, H200, rates_for_card
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
-from launch.planning.estimate.speed import predict_step
+from launch.planning.estimate.speed import _optimizer_seconds, predict_step
 
 SHAPE = with_parameters(ModelShape(0, 32, 4096, 14336, 32, 8, 128256))
 PAGE = resources.ROOT / "docs" / "how-to" / "tune.md"
@@ -50,6 +50,25 @@ def load_of(
     setting: MemorySetting, lengths: tuple[int, ...] = LENGTHS, *, balanced: bool = False
 ) -> SimulatedLoad:
     return predict_step(setting, lengths, H200, balanced=balanced).load
+
+
+@pytest.mark.parametrize(
+    ("mode", "bytes_per_parameter", "rate", "fixed"),
+    [
+        (Mode.single, 10 * 2, "memory", "step"),
+        (Mode.ddp, 10 * 2, "memory", "step"),
+        (Mode.zero2, 36 / 8, "memory", "sharded_step"),  # of this rank's eighth
+        (Mode.zero3, 36 / 8, "memory", "sharded_step"),
+        (Mode.zero3_offload, 16 / 8, "offload", "sharded_step"),
+    ],
+)
+def test_the_optimizers_step_reads_its_own_shard(
+    mode: Mode, bytes_per_parameter: float, rate: str, fixed: str
+) -> None:
+    rates = H200
+    expected = bytes_per_parameter * SHAPE.parameters / getattr(rates, rate)
+    expected += getattr(rates, fixed)
+    assert _optimizer_seconds(setting(mode), rates) == pytest.approx(expected)
 
 
 @pytest.fixture(scope="module")

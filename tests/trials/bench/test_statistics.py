@@ -6,7 +6,7 @@ import random
 import pytest
 
 from launch import resources
-from launch.trials.bench.verdict import count_steps_needed, paired_ratio
+from launch.trials.bench.verdict import count_steps_needed, paired_ratio, student_t
 
 
 def test_nothing_and_one_pair() -> None:
@@ -66,6 +66,25 @@ def test_turning_the_sides_around_turns_the_ratio_around() -> None:
 def test_steady_steps_need_two_and_a_single_one_tells_nothing() -> None:
     assert count_steps_needed([[100.0, 100.0, 100.1]]) == 2
     assert count_steps_needed([[100.0]]) is None and count_steps_needed([]) is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "needed"),
+    [
+        ([[100, 101]], 3),
+        ([[100, 110, 105]], 7),
+        ([[100, 110], [50, 60]], 21),
+        ([[100, 150]], 133),
+        ([[100, 130, 90, 120], []], 50),
+    ],
+)
+def test_steps_until_the_rate_is_within_five_percent(runs: list[list[float]], needed: int) -> None:
+    assert count_steps_needed(runs) == needed
+
+
+def test_the_quantile_is_that_of_the_next_lower_degree_in_the_table() -> None:
+    degrees = {1: 12.706, 2: 4.303, 15: 2.131, 29: 2.131, 30: 2.042, 59: 2.042, 60: 1.96}
+    assert {freedom: student_t(freedom) for freedom in degrees} == degrees
 
 
 def test_the_spread_is_that_within_the_runs() -> None:

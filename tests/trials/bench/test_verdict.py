@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launch.trials.bench.verdict import format_ratio, judge_pairs
+from launch.trials.bench.verdict import Ratio, format_ratio, judge_pairs, relative_change
 from launch.trials.measurement import Figures
 
 
@@ -146,9 +146,62 @@ def test_rates_of_other_units_are_not_compared() -> None:
     assert judge_pairs([], 0.05) is None
 
 
-def test_format_ratio() -> None:
-    assert (format_ratio(5.617), format_ratio(1.0149), format_ratio(13.24)) == (
-        "5.62 x",
-        "1.015 x",
-        "13.2 x",
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (10.0, "10 x"),
+        (10.55, "10.6 x"),
+        (13.24, "13.2 x"),
+        (5.617, "5.62 x"),
+        (1.5, "1.50 x"),
+        (1.1, "1.10 x"),
+        (1.0149, "1.015 x"),
+        (0.95, "0.950 x"),
+        (0.5, "0.50 x"),
+    ],
+)
+def test_format_ratio(ratio: float, text: str) -> None:
+    assert format_ratio(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "speed"),
+    [
+        (1.01, 2.0, "faster"),
+        (1.0, 2.0, "undecided"),
+        (0.5, 0.99, "slower"),
+        (0.5, 1.0, "undecided"),
+        (0.9, 1.1, "undecided"),
+        (None, None, "undecided"),
+    ],
+)
+def test_the_interval_decides_about_the_speed(
+    low: float | None, high: float | None, speed: str
+) -> None:
+    assert Ratio((1.2,), 1.2, 1.2, 1.2, low, high).speed == speed
+
+
+def test_a_loss_at_the_tolerance_is_the_same() -> None:
+    pairs = [(figures(), figures(losses=(3.0, 2.8, 2.6)))]
+    difference = relative_change(2.5, 2.6)
+    assert difference is not None
+    for tolerance, loss in ((difference, "same"), (0.99 * difference, "differs")):
+        result = judge_pairs(pairs, tolerance)
+        assert result is not None and result.loss == loss
+
+
+def test_the_sentences_have_the_spread_and_only_a_gain_is_put_in_doubt() -> None:
+    slower, one = (
+        judge_pairs(rates(*pairs, losses=OTHER), 0.05)
+        for pairs in ([(1000, 500), (1000, 505)], [(1000, 500)])
     )
+    assert slower is not None and one is not None
+    assert "0.50 x to 0.51 x; 95% interval 0.47" in slower.summary[0]
+    assert "interval" not in one.summary[0] and " to " not in one.summary[0]
+    assert (slower.speed, slower.loss) == ("slower", "differs")
+    assert "speed-up" not in slower.summary[1]
+
+
+def test_a_step_that_one_of_them_lacks_is_another_count_of_tokens() -> None:
+    result = judge_pairs([(figures(tokens=(9.0,)), figures(tokens=(9.0, 1.0)))], 0.05)
+    assert result is not None and result.data == "differs"
