@@ -105,7 +105,7 @@ def _needed_packages(plan: Plan) -> list[str]:
     if uses_vllm(plan.config):
         needed.append("vllm")
     tracker = find_tracker(plan.config.tracking)
-    if tracker is not None:
+    if tracker is not None and tracker.package:
         needed.append(tracker.package)
     if plan.lora is not None:
         needed.append("peft")
