@@ -181,7 +181,7 @@ def keeps_fp32_weights(plan: Plan) -> bool:
     """
     if plan.config.trainer.family != Family.trl or plan.parallel.zero_stage:
         return False
-    return values_of(plan.flags).get("dtype", "float32") == "float32"
+    return str(values_of(plan.flags).get("dtype", "float32")) == "float32"
 
 
 def _has_autocast(plan: Plan) -> bool:
