@@ -195,8 +195,10 @@ def test_packages_are_looked_for_in_the_trainers_interpreter(tmp_path: Path) -> 
         ("stage=demo trainer=trl_sft tracking=mlflow_offline", "mlflow", "mlflow"),
         ("stage=demo trainer=trl_sft tracking=azure_ml", "azureml.core", "azureml.core"),
         (
-            "stage=dpo trainer=dpo model=olmo2_1b recipe.per_device_batch_size=1 gpus=2 "
-            "recipe.optimizer=muon",
+            (
+                "stage=dpo trainer=dpo model=olmo2_1b recipe.per_device_batch_size=1 gpus=2 "
+                "recipe.optimizer=muon"
+            ),
             "dion",
             "git+https://github.com/microsoft/dion.git",
         ),
