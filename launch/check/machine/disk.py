@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Family
+from launch.config.schema import Family, Mode
 from launch.planning.estimate.optimizers import ADAMW, OptimizerState, factored_bytes
 from launch.planning.estimate.planned_setting import (
     UnknownMemoryError,
@@ -108,7 +108,7 @@ def written_bytes(
 
     accelerate saves weights and the optimizer's states; DeepSpeed saves its weights, and also fp32
     master weights and moments. open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32
-    ones. Where the optimizer's states are unknown, AdamW's are counted.
+    ones (trl/trainer/model_config.py:93). Where the optimizer's states are unknown, AdamW's are counted.
 
     An adapter's run ends with the adapter, in fp32, and its whole modules, or, if `merged`, with the
     model that it is merged into. TRL's checkpoints hold the adapter alone, open-instruct's the frozen
@@ -123,8 +123,7 @@ def written_bytes(
     # A trainer's own flags for adapters, without recipe.lora, do not give the adapter's size.
     if size is None or plan.trains_adapter:
         return None
-    is_bf16 = plan.parallel.precision == Precision.bf16 and not keeps_fp32_weights(plan)
-    weight = 2 if is_bf16 else 4  # bytes of a parameter
+    weight = _weight_bytes(plan)
     model = weight * size.parameters
     if plan.parallel.zero_stage:
         return model, model + 12 * size.parameters
@@ -133,6 +132,14 @@ def written_bytes(
         return model, model + (factored_bytes(shape) if shape is not None else 0.0)
     embedding = shape.embedding if shape is not None else 0.0
     return model, model + optimizer.device_bytes(size.parameters, embedding, weight)
+
+
+def _weight_bytes(plan: Plan) -> int:
+    """Return the bytes of a saved weight. OLMo-core's shards are fp32, and so is the model that is
+    made from them (open_instruct/olmo_core_utils.py:602).
+    """
+    is_fp32 = keeps_fp32_weights(plan) or plan.parallel.mode == Mode.fsdp
+    return 2 if plan.parallel.precision == Precision.bf16 and not is_fp32 else 4
 
 
 def _adapter_bytes(

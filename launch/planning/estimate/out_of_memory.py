@@ -4,9 +4,8 @@ The change that costs the least time comes first: fewer samples per device, then
 checkpointing, then a parallel mode that shards more, then more GPUs. All of these keep the samples
 of every step. Where TRL trains all weights without DeepSpeed, an 8-bit optimizer follows, then a paged
 one, and then bf16 weights, which round small updates away. Shorter samples change the training, so
-they come last. Liger's kernels
-cost no time: a plan tries them first, while a run that has failed gets them only if nothing else
-fits.
+they come last. Liger's kernels cost no time: a plan tries them first, while a run that has failed
+gets them only if nothing else fits.
 """
 
 from __future__ import annotations
@@ -79,6 +78,8 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
     for autocast in sorted({setting.autocast, False}, reverse=True):
         for optimizer in _smaller_optimizers(setting):
             smaller = replace(setting, optimizer=optimizer, autocast=autocast)
+            if smaller == setting:
+                continue
             yield from _candidates_of_modes(smaller, modes[:1], liger=liger)
 
 

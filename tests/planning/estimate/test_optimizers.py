@@ -184,6 +184,15 @@ def test_a_checkpoint_has_the_states_of_its_optimizer(
     assert (checkpoint - model) / (1 << 30) == pytest.approx(states, abs=0.01)
 
 
+def test_a_checkpoint_of_olmo_core_is_fp32() -> None:
+    words = ("stage=dpo", "trainer=dpo", "model=olmo2_1b", "gpus=2")
+    plan = planned(*words, "recipe.per_device_batch_size=1")
+    model, checkpoint = written_bytes(plan, {}) or (0.0, 0.0)
+    assert plan.shape is not None
+    weights = plan.shape.parameters
+    assert (model / weights, checkpoint / weights) == (pytest.approx(4), pytest.approx(12))
+
+
 @pytest.mark.parametrize(
     ("overrides", "adapter", "checkpoint"),
     [
