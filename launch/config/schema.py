@@ -60,7 +60,9 @@ class Tracking(StrEnum):
     wandb_offline = "wandb_offline"
     tensorboard = "tensorboard"
     trackio = "trackio"
+    trackio_offline = "trackio_offline"
     mlflow = "mlflow"
+    mlflow_offline = "mlflow_offline"
     comet_ml = "comet_ml"
     comet_ml_offline = "comet_ml_offline"
     swanlab = "swanlab"
@@ -73,6 +75,7 @@ class Tracking(StrEnum):
     dagshub = "dagshub"
     azure_ml = "azure_ml"
     flyte = "flyte"
+    kubeflow = "kubeflow"
 
 
 class Mode(StrEnum):

@@ -33,10 +33,15 @@ _TIMEOUT = 30.0  # seconds
 _PATIENCE = 3.0  # seconds without an answer until a message explains the delay
 _SET_PYTHON = "set python=PATH to a Python interpreter"
 _SEARCH_PATH = "import json,sys;print(json.dumps(sys.path))"
-_MISSING = (
-    "import importlib.util,json,sys;"
-    "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))"
-)
+_MISSING = """
+import importlib.util, json, sys
+def is_missing(name):
+    try:
+        return importlib.util.find_spec(name) is None
+    except ModuleNotFoundError:  # the package of a module is missing
+        return True
+print(json.dumps([name for name in sys.argv[1:] if is_missing(name)]))
+"""
 _INVENTORY = """
 import importlib.metadata, json, platform, sys
 packages = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch.config.kinds import Kind
@@ -90,6 +90,8 @@ def has_expandable_segments(variables: Mapping[str, str]) -> bool:
     return False
 
 
-def variables_to_unset(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that a run removes: those of other launchers that it does not set."""
-    return tuple(name for name in _FOREIGN if name not in variables)
+def variables_to_unset(variables: Mapping[str, str], servers: Sequence[str]) -> tuple[str, ...]:
+    """Return the variables that a run removes: those of other launchers, and of the `servers` of a
+    tracker, that it does not set.
+    """
+    return tuple(name for name in (*_FOREIGN, *servers) if name not in variables)

@@ -28,6 +28,7 @@ from launch.planning.machine import Machine, UpstreamState
 from launch.planning.model_folder import find_output_faults
 from launch.planning.other_width import ADAPTER_FLAGS, find_obstacle
 from launch.planning.parallel import Parallel
+from launch.planning.trackers import servers_to_unset
 from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
@@ -128,7 +129,7 @@ class Plan:
     @property
     def unset(self) -> tuple[str, ...]:
         """Environment variables to remove."""
-        return variables_to_unset(self.env)
+        return variables_to_unset(self.env, servers_to_unset(self.config.tracking))
 
     @property
     def folder(self) -> Path:

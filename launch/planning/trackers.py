@@ -20,13 +20,16 @@ class Tracker:
     """One tracker; a variable that it does not have is ""."""
 
     report_to: str  # transformers' name
-    package: str  # the module that the trainer imports
+    package: str = ""  # the module that the trainer imports; "": transformers has all of it
     project: str = ""  # variable of the project
     entity: str = ""  # variable of the user or the team
     name: str = ""  # variable of the run's name; "": it takes the trainer's run_name
     group: str = ""  # variable of the group, which is the stage
     folder: str = ""  # variable of the folder that it keeps files in
     offline: tuple[str, str] | None = None  # variable and value that keep it from the network
+    # The variables that name its server. Without them it is local, and offline it gets none of them.
+    servers: tuple[str, ...] = ()
+    needs: str = ""  # the variable without which it ends a training
 
 
 _WANDB = Tracker(
@@ -61,27 +64,49 @@ _CLEARML = Tracker(
     name="CLEARML_TASK",
     offline=("CLEARML_OFFLINE_MODE", "1"),
 )
+# Its project is a flag, and its group is set by launch/worker/tracker_runs.py.
+_TRACKIO = Tracker(
+    "trackio",
+    "trackio",
+    group="LAUNCH_TRACKER_GROUP",
+    servers=("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"),
+)
+_MLFLOW = Tracker(
+    "mlflow",
+    "mlflow",
+    project="MLFLOW_EXPERIMENT_NAME",
+    servers=("MLFLOW_TRACKING_URI",),
+)
+_DAGSHUB = Tracker(
+    "dagshub",
+    "dagshub",
+    project="MLFLOW_EXPERIMENT_NAME",
+    needs="MLFLOW_TRACKING_URI",
+)
 # launch itself writes TensorBoard's files, so it is not here.
 TRACKERS: Mapping[Tracking, Tracker] = MappingProxyType(
     {
         Tracking.wandb: _WANDB,
         Tracking.wandb_offline: _WANDB,
-        # Its project is a flag. Both it and MLflow are local unless a variable of yours names a
-        # server.
-        Tracking.trackio: Tracker("trackio", "trackio"),
-        Tracking.mlflow: Tracker("mlflow", "mlflow", project="MLFLOW_EXPERIMENT_NAME"),
+        Tracking.trackio: _TRACKIO,
+        Tracking.trackio_offline: _TRACKIO,
+        Tracking.mlflow: _MLFLOW,
+        Tracking.mlflow_offline: _MLFLOW,
         Tracking.comet_ml: _COMET,
         Tracking.comet_ml_offline: _COMET,
         Tracking.swanlab: _SWANLAB,
         Tracking.swanlab_offline: _SWANLAB,
         Tracking.clearml: _CLEARML,
         Tracking.clearml_offline: _CLEARML,
-        Tracking.neptune: Tracker("neptune", "neptune", project="NEPTUNE_PROJECT"),
+        Tracking.neptune: Tracker(
+            "neptune", "neptune", project="NEPTUNE_PROJECT", needs="NEPTUNE_API_TOKEN"
+        ),
         Tracking.dvclive: Tracker("dvclive", "dvclive"),
         Tracking.codecarbon: Tracker("codecarbon", "codecarbon"),
-        Tracking.dagshub: Tracker("dagshub", "dagshub", project="MLFLOW_EXPERIMENT_NAME"),
+        Tracking.dagshub: _DAGSHUB,
         Tracking.azure_ml: Tracker("azure_ml", "azureml.core"),
         Tracking.flyte: Tracker("flyte", "flytekit"),
+        Tracking.kubeflow: Tracker("kubeflow", needs="KUBEFLOW_TRAINER_SERVER_URL"),
     }
 )
 
@@ -94,3 +119,9 @@ def find_tracker(tracking: Tracking) -> Tracker | None:
 def is_offline(tracking: Tracking) -> bool:
     """Return whether the tracker is to keep from the network."""
     return tracking.endswith("_offline")
+
+
+def servers_to_unset(tracking: Tracking) -> tuple[str, ...]:
+    """Return the variables of servers, which a tracker that is to keep from the network does not get."""
+    tracker = find_tracker(tracking)
+    return tracker.servers if tracker is not None and is_offline(tracking) else ()

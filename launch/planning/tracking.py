@@ -89,10 +89,14 @@ def tracking_environment(
     if tracker is None or config.cache_only:
         return {}
     folder = run_folder(runs, stage, name)
+    ours = {
+        _TRACKER_FILE_VARIABLE: str(folder / TRACKER_FILE),
+        **_mode_of(config.tracking, tracker),
+    }
     if config.trainer.family != Family.trl:  # open-instruct has flags for the rest
         if config.tracking not in _WANDB:
             return {}
-        return {**_mode_of(config.tracking, tracker), tracker.folder: str(folder)}
+        return {tracker.group: stage, tracker.folder: str(folder), **ours}
     values = {
         tracker.project: config.tracking_project,
         tracker.entity: config.tracking_entity or "",
@@ -101,12 +105,11 @@ def tracking_environment(
         tracker.folder: str(folder),
     }
     variables = {name: value for name, value in values.items() if name and value}
-    variables |= _mode_of(config.tracking, tracker)
-    if config.tracking == Tracking.mlflow:
+    if tracker.report_to == Tracking.mlflow:
         variables["MLFLOW_TAGS"] = json.dumps({"launch.stage": stage})
-        if not environ.get(_MLFLOW_SERVER):
+        if is_offline(config.tracking) or not environ.get(_MLFLOW_SERVER):
             variables[_MLFLOW_SERVER] = f"sqlite:///{runs / 'mlflow.db'}"
-    return {**variables, _TRACKER_FILE_VARIABLE: str(folder / TRACKER_FILE)}
+    return {**variables, **ours}
 
 
 def _mode_of(tracking: Tracking, tracker: Tracker) -> dict[str, str]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from . import channel, expectations, trainer, trl_entry, trl_preview
+from . import channel, expectations, tracker_runs, trainer, trl_entry, trl_preview
 from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, install
 from .process import (
     allow_inspection,
@@ -119,6 +119,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"launch: {error}")
     try:
         if options.trainer.module is None:
+            tracker_runs.continue_wandb(events.rank, os.environ)
             trainer.run(options.trainer)
         elif "preview" in options.options:
             trl_preview.main(options.trainer, options.options, events, options.allowed)

@@ -166,7 +166,7 @@ def _evaluated_split(job: EntryJob) -> str | None:
 def _create_callbacks(job: EntryJob, curves: Sequence[str]) -> list[Any]:
     """Return the callbacks; `curves` are the names of several validation sets."""
     callbacks = [step_events(job.events, curves)]
-    callbacks += tracker_runs.continue_run(job.args.report_to, job.events.rank, os.environ)
+    callbacks += tracker_runs.continue_run(job.args, job.events.rank, os.environ)
     if "early_stop" in job.options:
         patience = _count_of("early_stop", job.options)
         callbacks.append(early_stop(job.events, patience))

@@ -231,3 +231,15 @@ def test_another_kind_of_adapter_with_8_bit_states_is_proven_and_merged(home: Pa
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((run / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
     assert report["own_samples"] and report["error"] < 1e-4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("optimizer", ["paged_adamw_8bit", "adafactor"])
+def test_an_adapter_is_trained_by_the_recipes_optimizer(optimizer: str, home: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    words = ("stage=demo_lora", f"recipe.optimizer={optimizer}", "recipe.max_steps=3")
+    done = launch_in(home, *words, f"name={optimizer}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    evidence = read_evidence(home / "runs" / "demo_lora" / optimizer)
+    assert evidence["optimizer"] == ("proven", optimizer)
+    assert {evidence[name][0] for name in ("lora", "first_update", "saved_weights")} == {"proven"}

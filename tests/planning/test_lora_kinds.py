@@ -79,6 +79,10 @@ def test_the_memory_of_each_kind() -> None:
     whole = memory(planned(*LORA, "recipe.lora.modules_to_save=[lm_head]"))
     assert whole.parameters - plain.parameters == pytest.approx(2 * HEAD / gib)
     assert whole.optimizer - plain.optimizer == pytest.approx(4 * HEAD / gib)
+    sharded = ("stage=lora_sft", "gpus=4", "parallel=zero3", "recipe.lora.rank=16")
+    whole_of_four = memory(planned(*sharded, "recipe.lora.modules_to_save=[lm_head]"))
+    of_head = whole_of_four.optimizer - memory(planned(*sharded)).optimizer
+    assert of_head == pytest.approx(12 * HEAD / 4 / gib)  # DeepSpeed's fp32 weights and moments
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,18 @@ changes.
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
+from launch.planning.trackers import TRACKERS
 from launch.redact import Redactor
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.values import check_values
@@ -182,7 +186,11 @@ def test_the_cache_pass_tracks_nothing() -> None:
 @pytest.mark.parametrize(
     ("tracker", "flags", "environ"),
     [
-        ("trackio", {"report_to": "trackio", "project": "tulu", "run_name": "sft-one"}, {}),
+        (
+            "trackio",
+            {"report_to": "trackio", "project": "tulu", "run_name": "sft-one"},
+            {"LAUNCH_TRACKER_GROUP": "sft"},
+        ),
         (
             "mlflow",
             {"report_to": "mlflow", "run_name": "sft-one"},
@@ -232,6 +240,69 @@ def test_mlflow_writes_beside_the_runs_or_to_the_users_server() -> None:
     assert "MLFLOW_TRACKING_URI" not in served.env
 
 
+@pytest.mark.parametrize("tracker", ["trackio", "mlflow"])
+def test_offline_a_server_of_the_users_is_not_used(tracker: str) -> None:
+    servers = {"TRACKIO_SPACE_ID": "me/space", "TRACKIO_SERVER_URL": "http://server"}
+    servers["MLFLOW_TRACKING_URI"] = "http://server"
+    online = planned("trl_sft", f"tracking={tracker}", **servers)
+    assert not servers.keys() & {*online.unset, *online.env}
+    offline = planned("trl_sft", f"tracking={tracker}_offline", **servers)
+    assert values(offline) == values(online)
+    if tracker == "mlflow":
+        assert offline.env["MLFLOW_TRACKING_URI"] == f"sqlite:///{offline.runs / 'mlflow.db'}"
+    else:
+        assert {"TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"} <= set(offline.unset)
+
+
+def test_every_tracker_of_transformers_is_a_value_of_the_key() -> None:
+    transformers = importlib.util.find_spec("transformers")
+    if transformers is None or transformers.origin is None:
+        pytest.skip("transformers is not installed")
+    source = Path(transformers.origin).with_name("integrations") / "integration_utils.py"
+    (names,) = re.findall(r"^INTEGRATION_TO_CALLBACK = {$(.*?)^}$", source.read_text(), re.M | re.S)
+    known = {tracker.report_to for tracker in TRACKERS.values()} | {"tensorboard"}
+    assert set(re.findall(r'"(\w+)":', names)) == known
+
+
+@pytest.mark.parametrize(
+    ("tracker", "variable"),
+    [
+        ("dagshub", "MLFLOW_TRACKING_URI"),
+        ("neptune", "NEPTUNE_API_TOKEN"),
+        ("kubeflow", "KUBEFLOW_TRAINER_SERVER_URL"),
+    ],
+)
+def test_a_tracker_that_ends_a_training_without_its_variable_is_refused(
+    tracker: str, variable: str
+) -> None:
+    assert refusal("trl_sft", f"tracking={tracker}") == "no_tracker_variable"
+    plan = planned("trl_sft", f"tracking={tracker}", **{variable: "https://host/me/repo.mlflow"})
+    assert values(plan)["report_to"] == tracker
+    allowed = planned("trl_sft", f"tracking={tracker}", "allow=[no_tracker_variable]")
+    assert "no_tracker_variable" in [warning.id for warning in allowed.warnings]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "flag"),
+    [
+        ("finetune", "exp_name"),
+        ("dpo_tune_cache", "exp_name"),
+        ("dpo", "run_name"),
+        ("olmo_core_finetune", "run_name"),
+    ],
+)
+def test_open_instructs_trainers_pass_the_runs_name_on(trainer: str, flag: str) -> None:
+    plan = planned(trainer, "tracking=wandb", "tracking_entity=lab", "name=one")
+    assert values(plan)[flag] == f"{TRAINERS[trainer]}-one"
+
+
+def test_open_instructs_trainers_have_a_group_and_a_place_in_wandb() -> None:
+    plan = planned("finetune", "tracking=wandb_offline", "name=one")
+    assert plan.env["WANDB_RUN_GROUP"] == "sft"
+    assert plan.env["LAUNCH_TRACKER_FILE"] == str(plan.folder / "tracker.json")
+    assert plan.identity == planned("finetune", "name=one").identity
+
+
 @pytest.mark.parametrize("trainer", [name for name in TRAINERS if not name.startswith("trl")])
 def test_open_instruct_passes_no_other_tracker_on(trainer: str) -> None:
     assert refusal(trainer, "tracking=mlflow", "tracking_entity=lab") == "tracking_unsupported"
@@ -247,6 +318,8 @@ def test_open_instruct_passes_no_other_tracker_on(trainer: str) -> None:
         "MLFLOW_TRACKING_PASSWORD",
         "MLFLOW_TRACKING_TOKEN",
         "NEPTUNE_API_TOKEN",
+        "TRACKIO_WRITE_TOKEN",
+        "DAGSHUB_USER_TOKEN",
     ],
 )
 def test_the_secrets_of_trackers_are_masked(name: str) -> None:

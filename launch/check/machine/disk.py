@@ -5,15 +5,23 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Family
+from launch.config.schema import Family, Mode
+from launch.planning.estimate.optimizers import ADAMW, OptimizerState, factored_bytes
+from launch.planning.estimate.planned_setting import (
+    UnknownMemoryError,
+    keeps_fp32_weights,
+    planned_optimizer,
+)
 from launch.planning.estimate.planned_shape import planned_shape
+from launch.planning.estimate.shape import ModelShape
 from launch.planning.estimate.speed import planned_steps
 from launch.planning.hub_cache import hub_cache, hub_snapshot
+from launch.planning.lora import Lora
 from launch.planning.model_folder import count_parameters
 from launch.planning.plan import Plan
 from launch.rules.code import failed, passed, skipped, warned
@@ -98,33 +106,70 @@ def written_bytes(
 
     None is returned if the model's size is unknown.
 
-    accelerate saves weights and two moments; DeepSpeed saves its weights, and also fp32 master
-    weights and moments. open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones
-    (trl/trainer/model_config.py:93).
+    accelerate saves weights and the optimizer's states; DeepSpeed saves its weights, and also fp32
+    master weights and moments. open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32
+    ones (trl/trainer/model_config.py:93). Where the optimizer's states are unknown, AdamW's are counted.
 
-    An adapter's run ends with the adapter, in fp32, or, if `merged`, with the model that it is
-    merged into. TRL's checkpoints hold the adapter alone, open-instruct's the frozen weights too
-    (accelerate's save_state, finetune.py:970).
+    An adapter's run ends with the adapter, in fp32, and its whole modules, or, if `merged`, with the
+    model that it is merged into. TRL's checkpoints hold the adapter alone, open-instruct's the frozen
+    weights too (accelerate's save_state, finetune.py:970).
     """
     size = find_model_size(plan, environ)
-    has_zero = bool(plan.parallel.zero_stage)
-    is_trl = plan.config.trainer.family == Family.trl
+    shape = planned_shape(plan, environ)
     if plan.lora is not None:
-        shape = planned_shape(plan, environ)
         if size is None or shape is None:
             return None
-        adapter = 4 * plan.lora.count_parameters(shape)
-        merged_model = 2 * size.parameters
-        frozen = 0.0 if is_trl else 2 * size.parameters
-        checkpoint = (4 if has_zero else 3) * adapter + frozen
-        return merged_model if merged else adapter, checkpoint
+        return _adapter_bytes(plan, plan.lora, shape, size.parameters, merged=merged)
     # A trainer's own flags for adapters, without recipe.lora, do not give the adapter's size.
     if size is None or plan.trains_adapter:
         return None
-    has_bf16_weights = plan.parallel.precision == Precision.bf16 and (has_zero or not is_trl)
-    weight = 2 if has_bf16_weights else 4  # bytes of a parameter
-    in_checkpoint = weight + 12 if has_zero else 3 * weight
-    return weight * size.parameters, in_checkpoint * size.parameters
+    weight = _weight_bytes(plan)
+    model = weight * size.parameters
+    if plan.parallel.zero_stage:
+        return model, model + 12 * size.parameters
+    optimizer = _saved_optimizer(plan)
+    if optimizer.factored:
+        return model, model + (factored_bytes(shape) if shape is not None else 0.0)
+    embedding = shape.embedding if shape is not None else 0.0
+    return model, model + optimizer.device_bytes(size.parameters, embedding, weight)
+
+
+def _weight_bytes(plan: Plan) -> int:
+    """Return the bytes of a saved weight. OLMo-core's shards are fp32, and so is the model that is
+    made from them (open_instruct/olmo_core_utils.py:602).
+    """
+    is_fp32 = keeps_fp32_weights(plan) or plan.parallel.mode == Mode.fsdp
+    return 2 if plan.parallel.precision == Precision.bf16 and not is_fp32 else 4
+
+
+def _adapter_bytes(
+    plan: Plan, lora: Lora, shape: ModelShape, parameters: float, *, merged: bool
+) -> tuple[float, float]:
+    """Return the bytes at the end and of one checkpoint, as `written_bytes` does, of an adapter over
+    a model of so many parameters. Whole modules keep the type of the frozen weights.
+    """
+    element = 2 if plan.parallel.precision == Precision.bf16 else 4
+    trained = lora.count_parameters(shape)
+    whole, embedding = lora.count_whole(shape) or (0.0, 0.0)
+    adapter = 4 * trained + element * whole
+    frozen = 0.0 if plan.config.trainer.family == Family.trl else element * parameters
+    optimizer = _saved_optimizer(plan)
+    if plan.parallel.zero_stage:
+        states = 12 * (trained + whole)
+    elif optimizer.factored:
+        states = 4 * trained / lora.rank
+    else:
+        states = optimizer.device_bytes(trained, 0, 4)
+        states += optimizer.device_bytes(whole, embedding, element)
+    return 2 * parameters if merged else adapter, adapter + states + frozen
+
+
+def _saved_optimizer(plan: Plan) -> OptimizerState:
+    """Return what a checkpoint holds of the optimizer: all of its states, wherever they lie."""
+    try:
+        return replace(planned_optimizer(plan), paged=False)
+    except UnknownMemoryError:
+        return ADAMW
 
 
 def download_bytes(plan: Plan, environ: Mapping[str, str]) -> float:

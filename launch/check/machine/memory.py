@@ -5,7 +5,7 @@ from __future__ import annotations
 from launch.check.machine.disk import find_model_size
 from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
-from launch.config.schema import Device, Family, Mode
+from launch.config.schema import Device, Mode
 from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
@@ -15,6 +15,7 @@ from launch.planning.estimate.out_of_memory import advise_without_remedy
 from launch.planning.estimate.planned_setting import (
     UnknownMemoryError,
     has_reference,
+    keeps_fp32_weights,
     planned_optimizer,
 )
 from launch.planning.lengths import load_lengths
@@ -39,8 +40,7 @@ def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
     """
     ranks = plan.parallel.width.world_size
     precision = plan.parallel.precision
-    is_trl = plan.config.trainer.family == Family.trl
-    if is_trl and not plan.parallel.zero_stage and "dtype" not in plan.flags:
+    if keeps_fp32_weights(plan):
         precision = Precision.fp32
     state = bytes_per_parameter(plan.parallel.mode, ranks, precision)
     optimizer = planned_optimizer(plan)

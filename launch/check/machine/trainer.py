@@ -44,6 +44,7 @@ _NEEDED = {
     ),
     Family.trl: ("torch", "transformers", "accelerate", "datasets", "trl"),
 }
+_MUON = "git+https://github.com/microsoft/dion.git"  # as OLMo-core names it
 _BUILD_SECONDS = 600.0  # longer than any build takes
 
 
@@ -105,12 +106,14 @@ def _needed_packages(plan: Plan) -> list[str]:
     if uses_vllm(plan.config):
         needed.append("vllm")
     tracker = find_tracker(plan.config.tracking)
-    if tracker is not None:
+    if tracker is not None and tracker.package:
         needed.append(tracker.package)
     if plan.lora is not None:
         needed.append("peft")
     if _needs_bitsandbytes(plan):
         needed.append("bitsandbytes")
+    if _has_muon(plan):
+        needed.append("dion")
     if plan.config.evaluate:
         needed.append("lm_eval")
     return list(dict.fromkeys(needed))
@@ -122,6 +125,13 @@ def _needs_bitsandbytes(plan: Plan) -> bool:
         return True
     optimizer = find_optimizer(plan.config.trainer, values_of(plan.flags))
     return optimizer is not None and optimizer.package == "bitsandbytes"
+
+
+def _has_muon(plan: Plan) -> bool:
+    """Whether the optimizer is Muon, which OLMo-core takes from another package
+    (olmo_core/optim/muon.py:24).
+    """
+    return values_of(plan.flags).get("optimizer_type") == "muon"
 
 
 def _trl_version_problem(plan: Plan, python: str) -> Finding | None:
@@ -175,6 +185,11 @@ def install_hint(plan: Plan) -> Fix:
     command = f"$ pip install {resources.requirement(extras)}"
     if uses_vllm(plan.config):
         command += " 'trl[vllm]'"
+    tracker = find_tracker(plan.config.tracking)
+    if tracker is not None and tracker.package:
+        command += f" {tracker.package}"
+    if _has_muon(plan):
+        command += f" {_MUON}"
     setup = " (scripts/setup does)" if resources.IN_CLONE else ""
     return Fix.of(f"install them there: {{0}}{setup}", command)
 

@@ -21,6 +21,7 @@ from launch.planning.estimate.memory import (
     MemoryEstimate,
     estimate_memory,
 )
+from launch.planning.estimate.model_state import host_bytes
 from launch.planning.estimate.out_of_memory import Remedy, find_remedy
 from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.estimate.setting import (
@@ -30,6 +31,7 @@ from launch.planning.estimate.setting import (
 )
 from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.plan import Plan
+from launch.table import format_bytes
 from launch.worker.wording import count_of
 
 _LIMIT_KEY = "recipe.max_seq_length"
@@ -199,13 +201,21 @@ def describe(forecast: MemoryForecast) -> list[str]:
         fit = f"{forecast.fit}: " if forecast.card else ""
         lines.append(f"{fit}{at_limit} {forecast.worst.total:.1f} GiB{card} on each GPU")
         lines.append(_describe_parts(forecast.worst))
+    if host_bytes(setting):
+        lines.append(f"the machine's own memory holds {format_bytes(host_bytes(setting))} of it")
     if forecast.remedy:
-        lines.append(f"would fit: {forecast.remedy} ({forecast.remedy.gib:.1f} GiB)")
+        lines.append(f"would fit: {_describe_remedy(forecast.remedy)}")
     elif forecast.fit == MemoryFit.wont:
         lines.append("no setting with this global batch fits at this width")
     elif forecast.card is None and forecast.why_no_card:
         lines.append(forecast.why_no_card)
     return lines
+
+
+def _describe_remedy(remedy: Remedy) -> str:
+    held = host_bytes(remedy.setting)
+    on_host = f", and {format_bytes(held)} of the machine's own memory" if held else ""
+    return f"{remedy} ({remedy.gib:.1f} GiB{on_host})"
 
 
 def _describe_parts(estimate: MemoryEstimate) -> str:

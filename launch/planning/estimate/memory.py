@@ -299,6 +299,9 @@ def _adapter_optimizer_bytes(setting: MemorySetting, adapter: AdapterSetting) ->
         return 4.0 * adapter.parameters / adapter.rank
     scales = optimizer.scales * adapter.parameters
     of_adapter = scales + optimizer.state_bytes(adapter.parameters, 0, element=4)
+    if setting.mode not in (Mode.single, Mode.ddp):
+        state = bytes_per_parameter(setting.mode, setting.ranks, setting.precision)
+        return of_adapter + state.optimizer * adapter.whole
     whole = optimizer.device_bytes(adapter.whole, adapter.whole_embedding, setting.element)
     return of_adapter + whole
 

@@ -140,6 +140,22 @@ def step_gradient_bytes(setting: MemorySetting, gradients: float) -> float:
     return gradients / setting.ranks if setting.mode == Mode.zero1 else gradients
 
 
+def host_bytes(setting: MemorySetting) -> float:
+    """Return the bytes of the machine's memory that all ranks together need for what is offloaded or
+    paged. DeepSpeed's offloading keeps the weights, too.
+    """
+    shape = setting.shape
+    if setting.mode == Mode.zero3_offload and setting.adapter is None:
+        state = bytes_per_parameter(setting.mode, setting.ranks, setting.precision)
+        return state.host * shape.parameters
+    if setting.mode not in (Mode.single, Mode.ddp) or setting.adapter is not None:
+        return 0.0
+    of_rank = setting.optimizer.host_bytes(
+        shape.parameters, shape.embedding, setting.weight_element
+    )
+    return setting.ranks * of_rank
+
+
 def step_temporary_bytes(setting: MemorySetting) -> float:
     """Return the bytes that the optimizer's step adds.
 

@@ -14,7 +14,7 @@ from launch.config.schema import Family, TrainerConfig
 from launch.planning.estimate.shape import ModelShape
 
 _BLOCK = 256  # weights of 8-bit states that share a scale (bitsandbytes/optim/optimizer.py:524)
-_SCALES = 2 * 4 / _BLOCK  # bytes of the fp32 scales of two states, for each weight
+_SCALE = 4 / _BLOCK  # bytes of the fp32 scales of one 8-bit state, for each weight
 # TRL's default (transformers/training_args.py, optim).
 _TRL_DEFAULT = "adamw_torch_fused"
 # With these flags of TRL's an optimizer keeps other states than by default.
@@ -66,9 +66,30 @@ class OptimizerState:
 ADAMW = OptimizerState()
 _FOREACH = OptimizerState(fused=False)
 _BITSANDBYTES = "bitsandbytes"
-ADAMW_8BIT = OptimizerState(states=2, scales=_SCALES, embedding=8, package=_BITSANDBYTES)
-_PAGED_8BIT = replace(ADAMW_8BIT, paged=True)
-_PAGED_32BIT = OptimizerState(states=8, paged=True, package=_BITSANDBYTES)
+
+
+def _of_32_bits(numbers: int) -> OptimizerState:
+    """Return what an optimizer of bitsandbytes keeps, with so many numbers for each weight."""
+    return OptimizerState(states=4 * numbers, package=_BITSANDBYTES)
+
+
+def _of_8_bits(numbers: int) -> OptimizerState:
+    return OptimizerState(
+        states=numbers,
+        scales=numbers * _SCALE,
+        embedding=4 * numbers,
+        package=_BITSANDBYTES,
+    )
+
+
+def _paged(optimizer: OptimizerState) -> OptimizerState:
+    return replace(optimizer, paged=True)
+
+
+ADAMW_8BIT = _of_8_bits(2)
+PAGED_8BIT = _paged(ADAMW_8BIT)
+_PAGED_32BIT = _paged(_of_32_bits(2))
+_SGD = OptimizerState(states=0)
 ADAFACTOR = OptimizerState(states=0, factored=True)
 
 # TRL's flag `optim`, which is transformers' (transformers/training_args.py, OptimizerNames).
@@ -78,28 +99,53 @@ _BY_NAME: Mapping[str, OptimizerState] = MappingProxyType(
         _TRL_DEFAULT: ADAMW,
         "adamw_8bit": ADAMW_8BIT,
         "adamw_bnb_8bit": ADAMW_8BIT,
-        "paged_adamw_8bit": _PAGED_8BIT,
+        "paged_adamw_8bit": PAGED_8BIT,
         "paged_adamw_32bit": _PAGED_32BIT,
         "adafactor": ADAFACTOR,
+        "sgd": _SGD,
+        "lion_32bit": _of_32_bits(1),
+        "lion_8bit": _of_8_bits(1),
+        "paged_lion_32bit": _paged(_of_32_bits(1)),
+        "paged_lion_8bit": _paged(_of_8_bits(1)),
+        "rmsprop_bnb": _of_32_bits(1),
+        "rmsprop_bnb_32bit": _of_32_bits(1),
+        "rmsprop_bnb_8bit": _of_8_bits(1),
+        # AdEMAMix keeps a second mean of the gradients.
+        "ademamix": _of_32_bits(3),
+        "ademamix_8bit": _of_8_bits(3),
+        "paged_ademamix_32bit": _paged(_of_32_bits(3)),
+        "paged_ademamix_8bit": _paged(_of_8_bits(3)),
     }
+)
+
+# Values of recipe.optimizer that keep less than AdamW, in the order in which a plan tries them.
+SMALLER: Mapping[str, OptimizerState] = MappingProxyType(
+    {"adamw_8bit": ADAMW_8BIT, "paged_adamw_8bit": PAGED_8BIT}
 )
 
 
 def find_optimizer(trainer: TrainerConfig, flags: Mapping[str, Any]) -> OptimizerState | None:
     """Return what the optimizer of a run keeps; None if it is unknown. `flags` are all of the run."""
     if trainer.family == Family.trl:
-        if any(flags.get(name) for name in _CHANGED_STATES):
-            return None
-        return _BY_NAME.get(str(flags.get("optim") or _TRL_DEFAULT))
+        return _find_of_trl(flags)
     if flags.get("optimizer_type", "adamw") != "adamw":
         return None
     # Other weights than an adapter's are trained with it by dpo_tune_cache alone (:419-427). It does
     # not keep embeddings in fp32, as transformers does.
     if flags.get("use_qlora") or flags.get("dpo_use_paged_optimizer"):
         if flags.get("use_8bit_optimizer"):
-            return replace(_PAGED_8BIT, embedding=None)
+            return replace(PAGED_8BIT, embedding=None)
         return _PAGED_32BIT
     return ADAMW if flags.get("fused_optimizer", True) else _FOREACH
+
+
+def _find_of_trl(flags: Mapping[str, Any]) -> OptimizerState | None:
+    if any(flags.get(name) for name in _CHANGED_STATES):
+        return None
+    found = _BY_NAME.get(str(flags.get("optim") or _TRL_DEFAULT))
+    # torch's SGD adds the decay to a copy of the gradients.
+    has_copy = found == _SGD and flags.get("weight_decay")
+    return replace(_SGD, fused=False) if has_copy else found
 
 
 def factored_bytes(shape: ModelShape) -> float:

@@ -2,10 +2,10 @@
 
 The change that costs the least time comes first: fewer samples per device, then gradient
 checkpointing, then a parallel mode that shards more, then more GPUs. All of these keep the samples
-of every step. Where TRL trains fp32 weights, an 8-bit optimizer follows, and then bf16 weights, which
-round small updates away. Shorter samples change the training, so they come last. Liger's kernels
-cost no time: a plan tries them first, while a run that has failed gets them only if nothing else
-fits.
+of every step. Where TRL trains all weights without DeepSpeed, an 8-bit optimizer follows, then a paged
+one, and then bf16 weights, which round small updates away. Shorter samples change the training, so
+they come last. Liger's kernels cost no time: a plan tries them first, while a run that has failed
+gets them only if nothing else fits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launch.config.kinds import Kind
 from launch.config.schema import Device, Mode
 from launch.planning.batch_split import Batch, divisors
 from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
-from launch.planning.estimate.optimizers import ADAMW, ADAMW_8BIT
+from launch.planning.estimate.optimizers import ADAMW, SMALLER, OptimizerState
 from launch.planning.estimate.setting import MemorySetting, longest_micro_batch
 from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.plan import Plan
@@ -75,11 +75,22 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
     while setting.ranks > 1 and modes[-1] in _NEXT_MODE:
         modes.append(_NEXT_MODE[modes[-1]])
     yield from _candidates_of_modes(setting, modes, liger=liger)
-    if setting.autocast and setting.optimizer == ADAMW:
-        smaller = replace(setting, optimizer=ADAMW_8BIT)
-        yield from _candidates_of_modes(smaller, modes[:1], liger=liger)
-        bf16 = replace(smaller, autocast=False)
-        yield from _candidates_of_modes(bf16, modes[:1], liger=liger)
+    for autocast in sorted({setting.autocast, False}, reverse=True):
+        for optimizer in _smaller_optimizers(setting):
+            smaller = replace(setting, optimizer=optimizer, autocast=autocast)
+            if smaller == setting:
+                continue
+            yield from _candidates_of_modes(smaller, modes[:1], liger=liger)
+
+
+def _smaller_optimizers(setting: MemorySetting) -> list[OptimizerState]:
+    """Return the optimizers that keep less than that of the setting, or its own where none does."""
+    smaller = list(SMALLER.values()) if setting.changes_optimizer else []
+    if setting.optimizer in smaller:
+        return smaller[smaller.index(setting.optimizer) :]
+    if smaller and setting.optimizer == ADAMW:
+        return smaller
+    return [setting.optimizer]
 
 
 def _candidates_of_modes(
@@ -134,10 +145,14 @@ def _overrides(before: MemorySetting, after: MemorySetting) -> dict[str, str]:
     if before.mode != after.mode:
         overrides["parallel"] = after.mode.value
     if before.optimizer != after.optimizer:
-        overrides["recipe.optimizer"] = "adamw_8bit"
+        (overrides["recipe.optimizer"],) = _names_of(after.optimizer)
     if before.autocast and not after.autocast:
         overrides["flags.dtype"] = "bfloat16"
     return overrides
+
+
+def _names_of(optimizer: OptimizerState) -> list[str]:
+    return [name for name, state in SMALLER.items() if state == optimizer]
 
 
 @dataclass(frozen=True)

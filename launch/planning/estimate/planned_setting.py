@@ -112,6 +112,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         # olmo_core_finetune shards within a machine, and replicates across machines (:211-218).
         shards=plan.parallel.width.local if trainer.name == OLMO_CORE_SFT else None,
         optimizer=planned_optimizer(plan),
+        changes_optimizer=_changes_optimizer(plan),
         autocast=_has_autocast(plan),
         chunked_head=is_trl,
         reference=_has_live_reference(plan),
@@ -166,11 +167,26 @@ def planned_optimizer(plan: Plan) -> OptimizerState:
     return optimizer
 
 
+def _changes_optimizer(plan: Plan) -> bool:
+    """Whether recipe.optimizer can be an 8-bit one: without ZeRO, and with no flag in its way."""
+    is_trl = plan.config.trainer.family == Family.trl
+    is_free = plan.config.recipe.optimizer is not None or "optim" not in plan.flags
+    is_whole = plan.parallel.mode in (Mode.single, Mode.ddp) and plan.lora is None
+    return is_trl and is_free and is_whole
+
+
+def keeps_fp32_weights(plan: Plan) -> bool:
+    """Whether the weights are kept in fp32 whatever the precision: TRL's by default
+    (trl/trainer/model_config.py:93), which DeepSpeed turns into bf16.
+    """
+    if plan.config.trainer.family != Family.trl or plan.parallel.zero_stage:
+        return False
+    return str(values_of(plan.flags).get("dtype", "float32")) == "float32"
+
+
 def _has_autocast(plan: Plan) -> bool:
     """Whether fp32 weights are computed with in bf16, as TRL does without DeepSpeed."""
-    is_trl = plan.config.trainer.family == Family.trl
-    is_full = plan.lora is None
-    return is_trl and is_full and not plan.parallel.zero_stage and "dtype" not in plan.flags
+    return plan.lora is None and keeps_fp32_weights(plan)
 
 
 def _has_live_reference(plan: Plan) -> bool:

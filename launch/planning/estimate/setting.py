@@ -98,6 +98,8 @@ class MemorySetting:
     # OLMo-core updates all weights at once; False with the patch olmo_core_single_step.
     foreach_step: bool = True
     optimizer: OptimizerState = ADAMW
+    # Whether recipe.optimizer can be another one: TRL's trainers, all weights, without DeepSpeed.
+    changes_optimizer: bool = False
 
     @property
     def sharing_ranks(self) -> int:

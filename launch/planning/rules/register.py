@@ -43,6 +43,7 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     validation.best_checkpoint_is_saved,
     tracking.tensorboard_is_installed,
     tracking.wandb_has_an_entity,
+    tracking.tracker_has_its_variable,
 )
 FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     data.both_splits_have_rows,

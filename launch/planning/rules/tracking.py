@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from launch.config.origins import Origin
 from launch.config.schema import Family, Tracking
 from launch.planning.rules.plan_rule import FlagsCase, SettingsCase, plan_rule
+from launch.planning.trackers import find_tracker
 from launch.planning.tracking import find_entity, push_flags, tracking_flags
 from launch.resources import requirement
 from launch.rules.code import failed
@@ -50,6 +51,20 @@ def wandb_has_an_entity(case: SettingsCase) -> Iterator[Finding]:
         )
         sentence = "set {0}, your wandb user or team, or export WANDB_ENTITY"
         cure = Fix.of(sentence, "tracking_entity=NAME")
+        yield failed(message, cure, case.locate("tracking"))
+
+
+@plan_rule("no_tracker_variable", allow=True)
+def tracker_has_its_variable(case: SettingsCase) -> Iterator[Finding]:
+    """transformers' callbacks of these trackers end a training at its start without a variable
+    (transformers/integrations/integration_utils.py:1494, :1649, :2475).
+    """
+    tracker = find_tracker(case.config.tracking)
+    if tracker is None or not tracker.needs or case.config.cache_only:
+        return
+    if not case.environ.get(tracker.needs):
+        message = f"tracking={case.config.tracking} needs the variable {tracker.needs}"
+        cure = Fix.of(f"export {tracker.needs}, or set {{0}}", "tracking=none")
         yield failed(message, cure, case.locate("tracking"))
 
 

@@ -51,13 +51,19 @@ def _name_optimizer(optimizer: Any, states: Sequence[Mapping[str, Any]]) -> str:
 def _name_of_bitsandbytes(optimizer: Any, states: Sequence[Mapping[str, Any]]) -> str:
     """Return `adamw`, with the prefix `paged_` and the suffix `_8bit` of what it is.
 
-    A state of 8 bits is stored in bytes. Small weights and embeddings have states in fp32 besides.
+    A state of 8 bits is stored in bytes. Small weights and embeddings have states in fp32 besides; where
+    all weights are small, as those of a small adapter, the optimizer's own setting counts.
     """
     import torch
 
     name = "adamw" if "adamw" in type(optimizer).__name__.lower() else type(optimizer).__name__
     firsts = [state["state1"] for state in states if "state1" in state]
-    suffix = "_8bit" if any(first.dtype == torch.uint8 for first in firsts) else ""
+    settings = optimizer.args
+    if all(first.numel() < settings.min_8bit_size for first in firsts):
+        has_8_bits = settings.optim_bits == 8
+    else:
+        has_8_bits = any(first.dtype == torch.uint8 for first in firsts)
+    suffix = "_8bit" if has_8_bits else ""
     prefix = "paged_" if getattr(optimizer, "is_paged", False) else ""
     return f"{prefix}{name}{suffix}"
 

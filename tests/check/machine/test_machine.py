@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import socket
 import sys
@@ -185,6 +186,33 @@ def test_packages_are_looked_for_in_the_trainers_interpreter(tmp_path: Path) -> 
     assert complete.message != finding.message
     gone = build_plan(composed("stage=demo"), replace(fixed_machine(tmp_path), python="/no/python"))
     assert find("missing_packages", gone, Host({})).id == "no_interpreter"
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "installed"),
+    [
+        ("stage=demo trainer=trl_sft tracking=trackio", "trackio", "trackio"),
+        ("stage=demo trainer=trl_sft tracking=mlflow_offline", "mlflow", "mlflow"),
+        ("stage=demo trainer=trl_sft tracking=azure_ml", "azureml.core", "azureml.core"),
+        (
+            (
+                "stage=dpo trainer=dpo model=olmo2_1b recipe.per_device_batch_size=1 gpus=2 "
+                "recipe.optimizer=muon"
+            ),
+            "dion",
+            "git+https://github.com/microsoft/dion.git",
+        ),
+    ],
+)
+def test_what_a_tracker_or_an_optimizer_needs_is_installed_by_the_cure(
+    words: str, module: str, installed: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec(module.partition(".")[0]):
+        pytest.skip(f"{module} is installed")
+    machine = replace(fixed_machine(tmp_path), python=sys.executable)
+    finding = find("missing_packages", build_plan(composed(*words.split()), machine), Host({}))
+    assert finding.severity == "fail" and module in finding.message
+    assert f" {installed}`" in str(finding.cure)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ OPTIMIZERS = {
 }
 
 
-def stepped(name: str) -> Any:
-    weight = torch.nn.Parameter(torch.randn(128, 64))
+def stepped(name: str, rows: int = 128) -> Any:
+    weight = torch.nn.Parameter(torch.randn(rows, 64))
     optimizer = OPTIMIZERS[name]([weight])
     weight.sum().backward()
     with torch.compiler.set_stance("force_eager"):  # bitsandbytes compiles its step for a CPU
@@ -65,6 +65,19 @@ def test_each_is_known_by_its_class_and_states(name: str) -> None:
 def test_another_one_is_refuted(name: str, requested: str) -> None:
     (found,) = check_optimizer(stepped(name), requested)
     assert (found.value, found.verdict) == (name, "refuted")
+
+
+@pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_8bit", "paged_adamw"])
+def test_weights_that_are_too_small_for_8_bits_refute_nothing(name: str) -> None:
+    """bitsandbytes keeps fp32 states for fewer than 4,096 weights, as each matrix of a small adapter
+    has them: a run of such an adapter was stopped.
+    """
+    optimizer = stepped(name, rows=8)
+    (found,) = check_optimizer(optimizer, name)
+    assert (found.value, found.verdict) == (name, "proven") and "float32" in found.note
+    other = "paged_adamw" if name.endswith("8bit") else "paged_adamw_8bit"
+    (refuted,) = check_optimizer(optimizer, other)
+    assert refuted.verdict == "refuted"
 
 
 def test_without_states_nothing_is_proven() -> None:
