@@ -116,6 +116,8 @@ def test_names_of_the_checkout_and_who_sets_a_flag() -> None:
         ("when: {a: {matches: '('}}", "when a: 'matches' takes a regular expression, got ("),
         ("when: {a: {outside: 0-1}}", "when a: '0-1' is not a range such as [0, 1)"),
         ("whenn: {a: 1}", "there is no field 'whenn': allow, at"),
+        ("severity: fatal", "severity is error or warning, got fatal"),
+        ("severity: error, only: lint", "lint only warns: leave severity out beside only: lint"),
     ],
 )
 def test_a_row_that_says_something_impossible_is_named_when_the_table_is_read(
@@ -131,6 +133,18 @@ second:
     - {{flag: b, {row}}}"""
     with pytest.raises(BadRowError, match=re.escape(f"second, row 2: {fault}")):
         read_table(table)
+
+
+def test_a_row_of_lint_alone_has_no_severity() -> None:
+    """It is a warning, also in an entry whose other rows are errors."""
+    (of_lint,) = read_table("a: {only: lint, flag: x, message: bad}")
+    assert of_lint.severity == "warning"
+    shared = "a: {severity: error, message: bad, rows: [{flag: x}, {flag: y, only: lint}]}"
+    assert [rule.severity for rule in read_table(shared)] == ["error", "warning"]
+    with pytest.raises(BadRowError, match="a, row 1: lint only warns"):
+        read_table("a: {severity: warning, only: lint, flag: x, message: bad}")
+    with pytest.raises(BadRowError, match="a, row 1: severity is error or warning, got None"):
+        read_table("a: {flag: x, message: bad}")
 
 
 def test_a_message_is_filled_once() -> None:
