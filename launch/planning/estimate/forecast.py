@@ -14,12 +14,13 @@ from typing import Any
 
 from launch.config.schema import Device
 from launch.planning.estimate.cards import CardMemory, card_memory, describe_unknown_card
-from launch.planning.estimate.memory import (
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import (
     EVALUATION,
     GENERATION,
     UNCERTAINTY,
     MemoryEstimate,
-    estimate_memory,
+    largest_fitting,
 )
 from launch.planning.estimate.out_of_memory import Remedy, find_remedy
 from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
@@ -87,8 +88,8 @@ class MemoryForecast:
             return None
         if self.fit not in (MemoryFit.tight, MemoryFit.wont):
             return None
-        gib = self.card.gib / (1 + UNCERTAINTY)
-        return find_remedy(self.setting, gib, liger=self.liger, lengths=self.lengths)
+        limit = largest_fitting(self.card.gib)
+        return find_remedy(self.setting, limit, liger=self.liger, lengths=self.lengths)
 
     def __repr__(self) -> str:
         return f"<{describe(self)[0]}>"
@@ -119,9 +120,11 @@ def classify_fit(estimate: MemoryEstimate | None, card: CardMemory | None) -> Me
     """
     if estimate is None or card is None:
         return MemoryFit.unknown
-    if estimate.total * (1 + UNCERTAINTY) <= card.gib:
+    if estimate.surely_fits(card.gib):
         return MemoryFit.fits
-    return MemoryFit.tight if estimate.required * (1 - UNCERTAINTY) <= card.gib else MemoryFit.wont
+    if estimate.surely_exceeds(card.gib):
+        return MemoryFit.wont
+    return MemoryFit.tight
 
 
 def forecast_memory(
