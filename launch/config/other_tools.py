@@ -335,7 +335,8 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         elif equals and option != "model_args":
             options[_plain(name)] = value
         elif option:
-            options[option], option = item, ""
+            options[option] = item
+            option = ""
         elif item.endswith((".yaml", ".yml")):
             options = {**_read_settings(Path(item)), **options}
         elif re.fullmatch(r"[.~\w/][\w./-]*", item):

@@ -160,12 +160,7 @@ def _build(
         options=unnamed.options,
         attention=unnamed.attention,
         command=_render_command(unnamed, flags, machine),
-        env={
-            **unnamed.env,
-            **tracking_environment(
-                sources.config, sources.runs, composed.stage, name, machine.environ
-            ),
-        },
+        env=_add_tracking(unnamed, composed.stage, name, machine),
         lengths_file=unnamed.lengths_file,
         files_checked=files_checked,
         warnings=(*unnamed.warnings, *flag_warnings),
@@ -239,6 +234,13 @@ def _render_command(
         options=unnamed.options,
         mixture=unnamed.sources.inputs.mixture,
     )
+
+
+def _add_tracking(unnamed: UnnamedRun, stage: str, name: str, machine: Machine) -> dict[str, str]:
+    """Return the environment with the variables of the tracking, which have the run's name."""
+    sources = unnamed.sources
+    tracking = tracking_environment(sources.config, sources.runs, stage, name, machine.environ)
+    return {**unnamed.env, **tracking}
 
 
 def _use_fallback_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:

@@ -82,9 +82,10 @@ def translate_file(
     """Translate the settings of a file or a line for `ranks` ranks, 1 where neither it nor the file
     says. `method` is what a line says to train, a stage or another method's name.
     """
-    named = settings.get("num_processes")
-    count = ranks or (named if isinstance(named, int) and named > 0 else 1)
-    translation = Translation(tool, file, dict(settings), count)
+    if ranks is None:
+        named = settings.get("num_processes")
+        ranks = named if isinstance(named, int) and named > 0 else 1
+    translation = Translation(tool, file, dict(settings), ranks)
     find_rows(translation)
     kind = find_kind(translation, method)
     _translate_stage(translation, kind)
@@ -370,10 +371,8 @@ def _translate_tracking(t: Translation) -> None:
         entity = t.take("wandb_entity")
         if entity:
             t.set("tracking_entity", entity)
-    folder, name = (
-        t.take("output_dir", "out_dir", "save_path", "save_dir"),
-        t.take("run_name", "wandb_name", "exp_name"),
-    )
+    folder = t.take("output_dir", "out_dir", "save_path", "save_dir")
+    name = t.take("run_name", "wandb_name", "exp_name")
     if t.tool == LINE and "hub_model_id" in t.settings:
         t.take("push_to_hub")  # hub.push says it
     if t.tool == LINE and folder:
