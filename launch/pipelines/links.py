@@ -118,7 +118,7 @@ class Pipeline:
         return self.plans[0].runs / FOLDER / self.name
 
 
-def read_request(line: CommandLine) -> PipelineRequest:
+def read_pipeline_request(line: CommandLine) -> PipelineRequest:
     """Split the keys of a pipeline off a line.
 
     Raises UserError: bad_value, duplicate_stage, pipeline_conflict, submit_conflict,
@@ -189,7 +189,7 @@ def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline 
     nothing_to_continue, adapter_settings, other_chat_template, other_tokenizer, other_vocabulary,
     short_context, pipeline_changed, stale_stage.
     """
-    request = read_request(line)
+    request = read_pipeline_request(line)
     if not request.stages:
         return None
     plans: list[Plan] = []

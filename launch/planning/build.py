@@ -29,7 +29,7 @@ from launch.planning.other_width import find_continued_run
 from launch.planning.plan import Plan
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
 from launch.planning.rules.plan_rule import FlagsCase
-from launch.planning.rules.register import check_flags_together, find_warnings
+from launch.planning.rules.register import check_flags_together, find_plan_warnings
 from launch.planning.tracking import add_tracking_flags, tracking_environment
 from launch.planning.tuned_overlay import locate_in_overlay
 from launch.planning.unnamed_run import (
@@ -98,7 +98,7 @@ def build_plan(
         plan = build({})
         plan = _plan_with_earlier_text(plan, build) or plan
         plan = plan if is_swept else _in_folder_of_other_width(plan)
-        plan = replace(plan, warnings=(*plan.warnings, *find_warnings(plan)))
+        plan = replace(plan, warnings=(*plan.warnings, *find_plan_warnings(plan)))
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
         problems = [locate_in_overlay(problem, composed.origins) for problem in error.problems]

@@ -95,7 +95,7 @@ def _first_named(settings: Mapping[str, Any]) -> Any:
     return first.get("path") if isinstance(first, dict) else None
 
 
-def find_rows(t: Translation) -> None:
+def find_local_rows(t: Translation) -> None:
     """Read the rows of a local file, before a stage is chosen. Of a misspelt one, the file beside it
     is taken.
     """

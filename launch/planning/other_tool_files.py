@@ -20,7 +20,7 @@ from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
 from launch.config.schema import Tracking
 from launch.planning.other_tool_batch import translate_batch
-from launch.planning.other_tool_data import find_rows, translate_data, translate_model
+from launch.planning.other_tool_data import find_local_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
 from launch.planning.other_tool_kind import find_kind
 from launch.planning.other_tool_reward import translate_reward
@@ -28,8 +28,8 @@ from launch.planning.other_tool_sharding import translate_sharding
 from launch.planning.other_tool_values import (
     Translation,
     as_number,
-    is_set,
-    shorten,
+    has_content,
+    shorten_value,
 )
 from launch.planning.typed_values import as_whole, is_sweep
 from launch.upstream.pin.lock import locked_schema
@@ -86,7 +86,7 @@ def translate_file(
         named = settings.get("num_processes")
         ranks = named if isinstance(named, int) and named > 0 else 1
     translation = Translation(tool, file, dict(settings), ranks)
-    find_rows(translation)
+    find_local_rows(translation)
     kind = find_kind(translation, method)
     _translate_stage(translation, kind)
     translate_model(translation)
@@ -319,7 +319,7 @@ def _translate_rest(t: Translation) -> None:
     trainer = t.overrides.get("trainer")
     flags = locked_schema(trainer).fields if trainer else {}
     for name, value in list(t.settings.items()):
-        if is_set(value) and value is not False and value not in ("none", "no"):
+        if has_content(value) and value is not False and value not in ("none", "no"):
             _translate_setting(t, name, value, flags)
     sharding = t.overrides.get("parallel")
     if sharding and t.ranks == 1 and sharding != "zero3_offload":  # which saves memory of one, too
@@ -344,11 +344,11 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
             key, _, setting = item.partition("=")
             t.overrides.setdefault(key, setting)
     elif t.tool == LINE and removal and change is None:
-        t.differences.append(f"{name}={shorten(value)}: {removal.removeprefix(_REMOVAL)}")
+        t.differences.append(f"{name}={shorten_value(value)}: {removal.removeprefix(_REMOVAL)}")
     elif name in flags and not isinstance(value, dict) and change != "":
         t.set(f"flags.{name}", value)
     elif change is None and value != 0:
-        t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
+        t.differences.append(f"{name}={shorten_value(value)}: launch has no such setting")
     elif change:
         t.differences.append(f"{name}: {change}")
     else:

@@ -33,7 +33,7 @@ class Translation:
     def take(self, *names: str) -> Any:
         """Remove the settings and return the first that has a value."""
         values = [self.settings.pop(name, None) for name in names]
-        return next((value for value in values if is_set(value)), None)
+        return next((value for value in values if has_content(value)), None)
 
     def set(self, key: str, value: Any) -> None:
         self.overrides[key] = str(value) if is_sweep(value) else as_override(value)
@@ -43,7 +43,7 @@ class Translation:
         return [f"{key}={value}" for key, value in self.overrides.items()]
 
 
-def is_set(value: Any) -> bool:
+def has_content(value: Any) -> bool:
     return value is not None and value not in ("", [], {})
 
 
@@ -77,6 +77,6 @@ def entry_text(entry: Mapping[str, Any]) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-def shorten(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

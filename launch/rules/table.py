@@ -87,14 +87,14 @@ _FIELDS = {each.name for each in dataclass_fields(Rule)} - {"id", "row"}
 @cache
 def table() -> tuple[Rule, ...]:
     """Return the rows of the table, in its order."""
-    return read_table(FILE.read_text(encoding="utf-8"))
+    return parse_rules(FILE.read_text(encoding="utf-8"))
 
 
 class BadRowError(ValueError):
     """A row of the table that is malformed or contradicts itself."""
 
 
-def read_table(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str) -> tuple[Rule, ...]:
     """Return the rows of a table. Raises BadRowError for a row with an unknown field or condition,
     with the id of the row and its number among those of the id.
     """

@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"launch: {error}")
     try:
         if options.trainer.module is None:
-            trainer.run(options.trainer)
+            trainer.run_script(options.trainer)
         elif "preview" in options.options:
             trl_preview.main(options.trainer, options.options, events, options.allowed)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.check.lint.flag_rules import GivenFlags, find_warnings
+from launch.check.lint.flag_rules import GivenFlags, find_flag_warnings
 from launch.check.lint.trainer_commands import TrainerScript
 from launch.rules.conditions import CONDITIONS
 from launch.rules.engine import apply_rules, rules_for
@@ -32,7 +32,8 @@ def kinds(
     values = {**({"logging_steps": 1} if trainer == "finetune" else DPO), **values}
     given = {flag: value for flag, value in values.items() if value is not None}
     return [
-        it.id for it in find_warnings(GivenFlags(TrainerScript(trainer), given, is_complete, names))
+        it.id
+        for it in find_flag_warnings(GivenFlags(TrainerScript(trainer), given, is_complete, names))
     ]
 
 

@@ -92,7 +92,7 @@ class MemoryForecast:
         return find_remedy(self.setting, limit, liger=self.liger, lengths=self.lengths)
 
     def __repr__(self) -> str:
-        return f"<{describe(self)[0]}>"
+        return f"<{describe_forecast(self)[0]}>"
 
     def as_json(self) -> dict[str, Any]:
         card = {"gib": round(self.card.gib, 2), "source": self.card.source} if self.card else None
@@ -174,7 +174,7 @@ def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
     return forecast if card else replace(forecast, why_no_card=describe_unknown_card(cluster))
 
 
-def describe(forecast: MemoryForecast) -> list[str]:
+def describe_forecast(forecast: MemoryForecast) -> list[str]:
     """Describe the forecast in lines: the peak against the GPU, its parts, and the effect of the
     data's lengths.
     """

@@ -26,7 +26,7 @@ class UnknownValue(Enum):
 UNKNOWN = UnknownValue.UNKNOWN
 
 
-def convert(field: Field, text: str) -> Any:
+def convert_text(field: Field, text: str) -> Any:
     """Convert and check a string as argparse does; `UNKNOWN` where the field's type can't be read.
 
     Raises UserError where the parser exits with an error: bad_type, bad_choice.

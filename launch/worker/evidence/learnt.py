@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..columns import MASKED, iter_batches
-from ..samples import read_tools
+from ..samples import parse_tools
 from ..trl_data import TEXT
 from ..trl_options import LEARNS_TEXT
 from ..turns import choose_answers, find_learnt
@@ -100,7 +100,7 @@ def _tokenise(
             yield _Row(tuple(ids[start : start + step]), row, False)
         return
     ids = tokenizer.apply_chat_template(
-        row["messages"], tools=read_tools(row.get("tools")), tokenize=True, return_dict=True
+        row["messages"], tools=parse_tools(row.get("tools")), tokenize=True, return_dict=True
     )["input_ids"]
     if limit is None or len(ids) <= limit:
         yield _Row(tuple(ids), row, True)
@@ -121,7 +121,7 @@ def _judge_row(
             return None
         return f"{learnt_tokens} of {len(loss)} tokens of a text"
     due = choose_answers(row.source, requested)
-    tools = read_tools(row.source.get("tools"))
+    tools = parse_tools(row.source.get("tools"))
     learnt = find_learnt(tokenizer, row.source["messages"], row.ids, loss, tools)
     if learnt == due:
         return None

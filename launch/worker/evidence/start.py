@@ -205,7 +205,7 @@ _PARAMETERS = "named_parameters() of the model"
 _ADAPTER = "lora_"
 
 
-def check_adapter(
+def check_lora(
     objects: TrainerObjects, rank: str | None, modules: str | None = None
 ) -> list[Evidence]:
     """Return the evidence "lora" (rank, layers and trained parameters) and "base_dtype" (the type
