@@ -17,7 +17,7 @@ from pathlib import Path
 from launch.config.compose import compose_once
 from launch.config.kinds import Kind
 from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key
-from launch.config.quoting import quote_text
+from launch.config.quoting import quote_if_needed
 from launch.errors import UserError, refusal
 from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.outcome import folder_status
@@ -220,9 +220,7 @@ def plan_link(
             _refuse_start(before, stage)
             adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
             model_path = str(adapter.merged if adapter else before.saved_model)
-            if not re.fullmatch(r"[\w./-]+", model_path):
-                model_path = quote_text(model_path)
-            argv.append(f"model.path={model_path}")
+            argv.append(f"model.path={quote_if_needed(model_path)}")
             argv.append(f"model.trained_by='{before.identity}'")
             pending = PendingModel(planned_shape(before, os.environ), adapter)
         composed = compose_once(replace(request.line, argv=tuple(argv)))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.config.quoting import quote_text
+from launch.config.quoting import quote_if_needed
 from launch.planning.local_rows import LocalRows
 from launch.planning.typed_values import is_sweep
-
-_PLAIN = re.compile(r"[\w./@+~-]+")
 
 
 @dataclass
@@ -61,8 +58,7 @@ def as_override(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
         return f"[{','.join(map(as_override, value))}]"
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) else quote_text(text)
+    return quote_if_needed(str(value))
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
