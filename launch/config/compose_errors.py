@@ -231,9 +231,8 @@ def _explain_mismatch(mismatch: Mismatch, where: str | None, values: Mapping[str
     if mismatch.siblings:
         name = str(mismatch.path[-1])
         if find_hint(RootConfig, key):  # `recipe.seed: 3`
-            return unknown_key(
-                key, where, f"a file nests its keys: {name.replace('.', ': {')}: ..."
-            )
+            nested = name.replace(".", ": {")
+            return unknown_key(key, where, f"a file nests its keys: {nested}: ...")
         suggested = suggest_key(mismatch.parent, name, list(mismatch.siblings))
         return unknown_key(key, where, suggested)
     cure: Fix | str | None = explain_value(key, values.get(key, ""))

@@ -296,6 +296,7 @@ def _translate_preferences(t: Translation, kind: str) -> None:
 
 
 def _translate_packing(t: Translation, kind: str) -> None:
+    """Set how samples share a row: in bins of one length, flattened, or not at all."""
     packs = t.take("sample_packing", "packing", "neat_packing") in (True, "true", "auto")
     flattens = t.take("batch_flattening", "padding_free") in (True, "true", "auto")
     t.take("packing_strategy", "eval_packing")
@@ -305,8 +306,12 @@ def _translate_packing(t: Translation, kind: str) -> None:
         if packs or flattens:
             t.differences.append("packing: pairs are padded here, which changes speed alone")
         return
-    packing = "flatten" if flattens else "none"
-    t.set("recipe.packing", "bins" if packs else packing)
+    packing = "none"
+    if packs:
+        packing = "bins"
+    elif flattens:
+        packing = "flatten"
+    t.set("recipe.packing", packing)
     if packs and t.tool == LLAMA_FACTORY:
         t.differences.append(
             "packing: the rows of a bin do not see each other here (neat_packing: true)"

@@ -19,7 +19,7 @@ _COMPLETION = "completion"
 def prepare_rows(data: Any, split: str, seed: int) -> Any:
     """Return splits as KTOTrainer takes them, the rows of `split` in the order of the seed.
 
-    Raises ValueError for rows without labels, and for labels that are no truth values or all the
+    Raises ValueError for rows without labels, and for labels that are not booleans or all the
     same. Rows of a stream are neither counted nor shuffled.
     """
     prepared: dict[str, Any] = {}
@@ -40,7 +40,7 @@ def to_completions(rows: Any) -> Any:
     """Return rows with `prompt`, `completion` and `label`: staged rows have `messages`, whose last
     one is the labelled answer.
 
-    Raises ValueError for rows without labels, or whose labels are no truth values.
+    Raises ValueError for rows without labels, or whose labels are not booleans.
     """
     names = rows.column_names or list(next(iter(rows)))  # a stream may not know its columns
     if LABEL not in names:

@@ -84,7 +84,7 @@ class EvidenceCollector:
             self._clip_norm = float(norm)
 
     def backward_begins(self, accelerator: Any) -> None:
-        """Check everything but the clipping: the first micro batch has gone through the model."""
+        """Check everything but the clipping. Called after the first forward pass of a micro batch."""
         if self._objects is not None:
             self._note_rates()
             return

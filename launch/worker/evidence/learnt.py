@@ -147,15 +147,16 @@ def find_rows(
     found: list[list[bool] | None] = [None] * len(wanted)
     for part in trained:
         starts = numpy.cumsum(part.lengths) - part.lengths
-        for length, numbers in missing.items():
-            for start in starts[part.lengths == length]:
-                document = part.ids[start : start + length]
-                for number in list(numbers):
-                    if numpy.array_equal(document, arrays[number]):
-                        found[number] = part.loss[start : start + length].tolist()
-                        numbers.remove(number)
-                if not numbers:
-                    break
+        has_wanted_length = numpy.isin(part.lengths, list(missing))
+        for start, length in zip(
+            starts[has_wanted_length], part.lengths[has_wanted_length], strict=True
+        ):
+            document = part.ids[start : start + length]
+            numbers = missing[int(length)]
+            equal = [number for number in numbers if numpy.array_equal(document, arrays[number])]
+            for number in equal:
+                found[number] = part.loss[start : start + length].tolist()
+                numbers.remove(number)
     return found
 
 
