@@ -87,9 +87,7 @@ def identify_run(
     identified = content
     if config.model.trained_by:  # paths of caches have the model itself, the identity its run
         by_run = identify_by_run(inputs.model, config.model.trained_by, digest)
-        identified = read_input_content(
-            config, inputs, parallel, machine.cwd, by_run, template=template
-        )
+        identified = read_content(config, inputs, parallel, machine.cwd, by_run, template=template)
     made_later = inputs.model.content if config.model.trained_by else None
     flag_files = digest_flag_files(config.flags, digest, machine.cwd, made_later)
     parallel_files = {path: digest(path) for path in parallel.files}
@@ -222,7 +220,7 @@ class InputContent:
     reference: str  # log-probs of the reference model
 
 
-def read_input_content(
+def read_content(
     config: RootConfig,
     inputs: Inputs,
     parallel: Parallel,

@@ -20,7 +20,7 @@ from launch.planning.estimate.shape import ModelShape
 from launch.planning.flag_sources import build_flags
 from launch.planning.flags import Flags
 from launch.planning.folders import NAME, cache_folder, machine_places, run_folder, runs_folder
-from launch.planning.identity import InputContent, read_input_content
+from launch.planning.identity import InputContent, read_content
 from launch.planning.inputs import Inputs, resolve_inputs
 from launch.planning.lengths import lengths_file
 from launch.planning.lora import resolve_lora
@@ -105,7 +105,7 @@ def resolve_unnamed_run(
     batch = share_batch(config, composed.origins, parallel)
     not_read = (None,) * len(inputs.mixture)
     data = read_local_data(config, inputs, batch) if reads_rows else not_read
-    content = read_input_content(
+    content = read_content(
         config, inputs, parallel, machine.cwd, machine.digests.of, template=sources.template
     )
 
