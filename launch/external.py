@@ -18,7 +18,7 @@ from pathlib import Path
 
 from launch.errors import refusal
 from launch.redact import process_redactor
-from launch.terminal import clean
+from launch.terminal import clean_text
 
 LEVELS = ("debug", "info", "warning", "error")
 _VARIABLE = "LAUNCH_LOG"
@@ -31,7 +31,7 @@ class _Formatter(logging.Formatter):
     """Formats a record without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return clean(super().format(record))
+        return clean_text(super().format(record))
 
 
 def configure_logging(environ: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ class StreamRedactor:
     Whole lines (ended by LF, or by a CR that is not in a word) are passed on and the last partial
     one is held back. A line longer than `cap` bytes is passed on in parts, `overlap` bytes late,
     and never cut inside a secret or between a secret and its name. A private key or a YAML block
-    that goes on over several pieces ends at the first line that cannot be part of it, after
+    that continues over several pieces ends at the first line that cannot be part of it, after
     `block_limit` bytes at the latest.
     """
 
@@ -47,7 +47,7 @@ class StreamRedactor:
         self._held = b""
         self._block_left = 0  # bytes that may still be dropped of a block of lines, 0 outside one
         self._block_line = PEM_LINE
-        self._in_secret = False  # whether a secret longer than the cap goes on
+        self._in_secret = False  # whether a secret longer than the cap continues
 
     def feed(self, data: bytes) -> bytes:
         """Take the next piece and return what can be written by now."""

@@ -55,7 +55,7 @@ def join_lines(text: str) -> str:
     return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text.strip("\r\n")
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return `text` without secrets and `printable`."""
     return printable(process_redactor().redact_text(text))
 
@@ -88,7 +88,7 @@ def notify(text: str) -> None:
     On a full disk, or without a reader, it is lost: that changes neither a run nor the exit code.
     """
     try:
-        print(f"launch: {shorten(clean(text))}", file=sys.stderr, flush=True)
+        print(f"launch: {shorten(clean_text(text))}", file=sys.stderr, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

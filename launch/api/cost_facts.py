@@ -15,7 +15,7 @@ from launch.config.kinds import Kind
 from launch.config.line import override_key
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Family
-from launch.planning.data import count_rows, count_steps, find_step_limit
+from launch.planning.data import count_epoch_rows, count_steps, find_step_limit
 from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.speed import TimeForecast, forecast_time, planned_steps
@@ -75,7 +75,7 @@ def describe_steps(plan: Plan, samples: int | None) -> str:
 
 def _explain_steps(plan: Plan, steps: int) -> str:
     """Describe the rows behind the steps; empty where they were not read."""
-    trained = count_rows(plan.inputs.mixture, plan.data)
+    trained = count_epoch_rows(plan.inputs.mixture, plan.data)
     if trained is None:
         return ""
     structures = [structure for structure in plan.data if structure is not None]

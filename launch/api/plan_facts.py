@@ -12,7 +12,7 @@ from launch.config.recipe_keys import Packing, Quantization
 from launch.config.schema import Device, Launcher
 from launch.planning.batches import UNKNOWN_TRL, TokenForecast, describe_tokens
 from launch.planning.data import describe_data
-from launch.planning.estimate.forecast import MemoryForecast, describe
+from launch.planning.estimate.forecast import MemoryForecast, describe_forecast
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import describe_packing, forecast_packing
@@ -37,7 +37,7 @@ def plan_facts(
     checked = ""
     if plan.files_checked:
         checked = f"their keys are known to {', '.join(plan.files_checked)}"
-    forecast = describe(memory) if memory else []
+    forecast = describe_forecast(memory) if memory else []
     token_facts: Iterable[tuple[str, str]] = ()
     if plan.lengths_file:
         token_facts = describe_tokens(tokens, plan.batch, _describe_counting(plan))

@@ -12,7 +12,7 @@ from typing import Any
 from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
-from launch.config.quoting import quote_text
+from launch.config.quoting import quote_if_needed, quote_text
 from launch.config.recipe_keys import Packing, recipe_mapping
 from launch.planning.batch_split import Batch
 from launch.planning.batches import TokenForecast, forecast_tokens
@@ -27,8 +27,10 @@ from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 
-_PLAIN_TEXT = re.compile(r"[A-Za-z_./][\w./:@+-]*")  # a text that needs no quotes in an override
-_YAML_WORDS = frozenset(("true", "false", "null", "none", "yes", "no", "on", "off", "nan", "inf"))
+# A text that would be read as a number, a boolean or null, if it had no quotes.
+_OTHER_TYPE = re.compile(
+    r"[-+.]?\d.*|true|false|null|none|yes|no|on|off|[-+]?(nan|inf)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -185,5 +187,4 @@ def _render(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(_render, value))}]"
     text = str(value)
-    needs_no_quotes = _PLAIN_TEXT.fullmatch(text) and text.lower() not in _YAML_WORDS
-    return text if needs_no_quotes else quote_text(text)
+    return quote_text(text) if _OTHER_TYPE.fullmatch(text) else quote_if_needed(text)

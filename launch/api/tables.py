@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,19 +177,7 @@ def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
     lines = [header]
     for status, row in zip(statuses, rows, strict=True):
         lines.append(row)
-        outcome = status.run.outcome if status.state == status.run.state else None
-        cause = status.cause or (outcome.cause if outcome else None)
-        if cause:
-            lines.append(f"  {cause}")
-        if status.run.other_format:
-            lines.append(f"  {status.run.other_format}")
-        if outcome and outcome.validation and outcome.validation.early_stop:
-            lines.append(f"  {outcome.validation.early_stop}")
-        not_risen = outcome.reward.finding() if outcome and outcome.reward else None
-        if not_risen is not None:
-            lines.append(f"  {not_risen}")
-        if outcome and outcome.cure_line:
-            lines.append(f"  {outcome.cure_line}")
+        lines += [f"  {note}" for note in _notes_of(status)]
     return table, [printable(line) for line in lines]
 
 
@@ -209,9 +197,34 @@ def _status_columns(now: float) -> list[Column[JobStatus]]:
     ]
 
 
+def _notes_of(status: JobStatus) -> Iterator[str]:
+    """Yield the lines below a run in the table: why it failed, what ended it, and what to do.
+
+    A job whose state is not its run's has none of the run's outcome.
+    """
+    outcome = status.run.outcome if status.state == status.run.state else None
+    if status.cause:
+        yield status.cause
+    elif outcome and outcome.cause:
+        yield outcome.cause
+    if status.run.other_format:
+        yield str(status.run.other_format)
+    if outcome is None:
+        return
+    if outcome.validation and outcome.validation.early_stop:
+        yield outcome.validation.early_stop
+    not_risen = outcome.reward.finding() if outcome.reward else None
+    if not_risen is not None:
+        yield str(not_risen)
+    if outcome.cure_line:
+        yield outcome.cure_line
+
+
 def _fact_column(fact: RunFact) -> Column[JobStatus]:
     def describe(status: JobStatus) -> str:
-        return (fact.describe(status.record) if status.record else None) or ""
+        if status.record is None:
+            return ""
+        return fact.describe(status.record) or ""
 
     return Column(fact.heading, describe, optional=fact.optional)
 

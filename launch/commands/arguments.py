@@ -180,7 +180,9 @@ class _VerbHelp(argparse.RawDescriptionHelpFormatter):
         return super()._format_action_invocation(action)
 
 
-def number(kind: type[Number], low: float, high: float = math.inf) -> Callable[[str], Number]:
+def number_between(
+    kind: type[Number], low: float, high: float = math.inf
+) -> Callable[[str], Number]:
     """Return a converter for numbers from `low` to `high`.
 
     Its error completes a sentence that begins with the argument's name.

@@ -9,7 +9,8 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -20,7 +21,7 @@ from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.data.samples import find_sample_problems
+from launch.data.samples import TokenizedSamples, find_sample_problems
 from launch.data.structure import read_structure
 from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
@@ -151,16 +152,6 @@ def _summary(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
-def _describe_local(plan: Plan) -> list[str]:
-    """Describe the first rows of each local data set, and what of them is not used."""
-    described = []
-    for entry in plan.inputs.mixture:
-        if entry.data is not None:
-            with contextlib.suppress(UserError):  # rows that the samples do not reach
-                described.append(read_structure(entry.data).describe())
-    return described
-
-
 def preview(line: CommandLine) -> int:
     """Print samples of the composed stage.
 
@@ -169,57 +160,105 @@ def preview(line: CommandLine) -> int:
     options, rest = build_preview_parser().pop(line)
 
     def show(composed: Composed) -> int:
-        # An epoch that is too small to train on can still be previewed.
-        plan = plan_on_this_machine(composed, reads_rows=False)
-        refuse_preview(plan)
-        parts = chain.from_iterable(map(split_merged, plan.inputs.mixture))
-        plan = replace(plan, inputs=replace(plan.inputs, mixture=tuple(parts)))
-        # without the hub the trainer would try for minutes, and fail with an error of a library's
-        hub = hub_is_reachable.judge(plan, Host(os.environ))
-        hub = hub_is_reachable.finish(hub, plan.config.allow)
-        if hub.stops:
-            raise UserError([hub])
+        plan = _plan_preview(composed)
         notify(f"starting {plan.trainer} to tokenize the samples")
         rows = options.n
-        if len(plan.inputs.mixture) > 1:  # shares of tokens are estimated from more rows
+        if len(plan.inputs.mixture) > 1:
             rows = max(rows, _ROWS_OF_SHARES)
         data = tokenize_samples(plan, rows=rows, detail=options.n)
-        problems = find_sample_problems(data)
-        recipe = plan.config.recipe
-        limit = f"at most {recipe.max_seq_length} tokens"
-        template = f"chat template {data.template}"
-        described = _describe_local(plan)
-        notes = [f"{plan.trainer}, {template}, {limit}, packing {recipe.packing}", *described]
-        if data.batch is not None:
-            notes.append(f"a micro batch of these samples: {data.batch.describe()}")
-        notes += [share.describe() for share in data.shares]
-        by_tokens = None
-        if options.tokens:
-            mix = plan.config.data.mix
-            by_tokens = describe_shares_by_tokens(mix, data.shares, options.tokens)
-            notes.append(by_tokens)
+        samples = _Preview(plan, data, options.tokens)
         if options.json:
-            fields = {
-                "stage": plan.stage,
-                "trainer": plan.trainer,
-                "samples": data.samples,
-                "data": described,
-                "mixture": data.shares,
-                "by_tokens": by_tokens,
-                "batch": data.batch,
-                "warnings": problems,
-            }
-            print_json(versioned(fields))
-            return EXIT_DONE
-        if options.html:
-            echo(render_page(f"{plan.stage}: samples", data, notes, problems), end="")
-            return EXIT_DONE
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        samples = describe_samples(data, colour=colour)
-        for text in (*samples, *notes, legend(data, colour=colour)):
-            echo(text, coloured=True)
-        for problem in problems:
-            notify(f"warning: {problem}")
+            print_json(versioned(samples.as_json()))
+        elif options.html:
+            title = f"{plan.stage}: samples"
+            echo(render_page(title, data, samples.notes, samples.problems), end="")
+        else:
+            samples.print()
         return EXIT_DONE
 
     return compose(rest, show)
+
+
+def _plan_preview(composed: Composed) -> Plan:
+    """Return the plan whose samples are shown, with one entry for each data set that launch merges.
+
+    Raises UserError: no_preview, hub_unreachable.
+    """
+    # An epoch that is too small to train on can still be previewed.
+    plan = plan_on_this_machine(composed, reads_rows=False)
+    refuse_preview(plan)
+    entries = chain.from_iterable(map(split_merged, plan.inputs.mixture))
+    plan = replace(plan, inputs=replace(plan.inputs, mixture=tuple(entries)))
+    # Without the hub the trainer would retry for minutes, and fail with a library's error.
+    hub = hub_is_reachable.judge(plan, Host(os.environ))
+    hub = hub_is_reachable.finish(hub, plan.config.allow)
+    if hub.stops:
+        raise UserError([hub])
+    return plan
+
+
+@dataclass(frozen=True)
+class _Preview:
+    """The samples of a plan, and what is known about its data."""
+
+    plan: Plan
+    data: TokenizedSamples
+    proportion: Sequence[float] | None  # requested, of the learnt tokens of each data set
+
+    @cached_property
+    def problems(self) -> list[Finding]:
+        return find_sample_problems(self.data)
+
+    @cached_property
+    def structures(self) -> list[str]:
+        """A line for the first rows of each local data set, and what of them is not used."""
+        lines = []
+        for entry in self.plan.inputs.mixture:
+            if entry.data is not None:
+                with contextlib.suppress(UserError):  # rows that the samples do not reach
+                    lines.append(read_structure(entry.data).describe())
+        return lines
+
+    @cached_property
+    def by_tokens(self) -> str | None:
+        """A line with the shares of data.mix that give the requested proportion of tokens."""
+        if not self.proportion:
+            return None
+        mix = self.plan.config.data.mix
+        return describe_shares_by_tokens(mix, self.data.shares, self.proportion)
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines that stand beside the samples."""
+        recipe = self.plan.config.recipe
+        template = f"chat template {self.data.template}"
+        limit = f"at most {recipe.max_seq_length} tokens"
+        lines = [f"{self.plan.trainer}, {template}, {limit}, packing {recipe.packing}"]
+        lines += self.structures
+        if self.data.batch is not None:
+            lines.append(f"a micro batch of these samples: {self.data.batch.describe()}")
+        lines += [share.describe() for share in self.data.shares]
+        if self.by_tokens is not None:
+            lines.append(self.by_tokens)
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.plan.stage,
+            "trainer": self.plan.trainer,
+            "samples": self.data.samples,
+            "data": self.structures,
+            "mixture": self.data.shares,
+            "by_tokens": self.by_tokens,
+            "batch": self.data.batch,
+            "warnings": self.problems,
+        }
+
+    def print(self) -> None:
+        """Print it on the terminal."""
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        samples = describe_samples(self.data, colour=colour)
+        for text in (*samples, *self.notes, legend(self.data, colour=colour)):
+            echo(text, coloured=True)
+        for problem in self.problems:
+            notify(f"warning: {problem}")

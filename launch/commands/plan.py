@@ -99,7 +99,7 @@ def _show_pipeline(pipeline: Pipeline, *, json: bool) -> int:
 
 
 def _show(planned: PlannedRun, stage: str = "") -> None:
-    echo("\n".join(describe(planned, os.environ)))
+    echo("\n".join(describe_plan(planned, os.environ)))
     for warning in planned.warnings:
         notify(f"warning: {stage}{warning}")
 
@@ -141,7 +141,7 @@ def _can_preview(plan: Plan) -> bool:
     return has_code and "preview" not in trainer.unsupported_because
 
 
-def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
+def describe_plan(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
     """Describe the plan for a terminal: facts, flags with their origin, and the exact command."""
     plan = planned.plan
     redactor = process_redactor()

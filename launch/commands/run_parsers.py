@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from launch.commands.arguments import VerbParser, number
+from launch.commands.arguments import VerbParser, number_between
 
 _RUN = "STAGE/NAME, NAME, a prefix of either that only one run has, latest, or its folder"
 _BASE = "or a base model: a folder, or a hub id that is in the cache"
@@ -50,7 +50,7 @@ Print what a run's display showed, from its record, and how the run ended.""")
     parser.add("-f", "--follow", action="store_true", help=follow)
     which = parser.arguments.add_mutually_exclusive_group()
     rank = "the whole log of one rank, on whichever node it ran"
-    which.add_argument("--rank", metavar="N", type=number(int, 0), help=rank)
+    which.add_argument("--rank", metavar="N", type=number_between(int, 0), help=rank)
     which.add_argument("--job", action="store_true", help="the log of its Slurm job")
     return _with_runs(parser)
 
@@ -116,8 +116,10 @@ off)""")
         "folder of own tasks"
     )
     parser.add_key("tasks", "NAME,...", tasks)
-    parser.add_key("limit", "N", "questions of each task (all)", type=number(int, 1))
-    parser.add_key("batch_size", "N", "questions at once (8)", type=number(int, 1), default=8)
+    parser.add_key("limit", "N", "questions of each task (all)", type=number_between(int, 1))
+    parser.add_key(
+        "batch_size", "N", "questions at once (8)", type=number_between(int, 1), default=8
+    )
     parser.add_key(
         "report", "BOOL", "false: leave the run's report.html as it is", type=_boolean, default=True
     )
@@ -152,13 +154,13 @@ exit codes: 0 answered; 2 a run has no model, or a prompt does not fit""")
     )
     parser.add_key("system", "TEXT", "a system message ahead of each prompt")
     temperature = "0: the most likely token each time (default); above 0: sample"
-    parser.add_key("temperature", "T", temperature, type=number(float, 0, 100), default=0.0)
+    parser.add_key("temperature", "T", temperature, type=number_between(float, 0, 100), default=0.0)
     top_p = "sample from the most likely tokens with this total probability (1)"
-    parser.add_key("top_p", "P", top_p, type=number(float, 0.001, 1), default=1.0)
+    parser.add_key("top_p", "P", top_p, type=number_between(float, 0.001, 1), default=1.0)
     seed = "seed of the sampling, the same for every prompt and run (0)"
-    parser.add_key("seed", "N", seed, type=number(int, 0, 2**32 - 1), default=0)
+    parser.add_key("seed", "N", seed, type=number_between(int, 0, 2**32 - 1), default=0)
     tokens = "maximum length of an answer (256)"
-    parser.add_key("max_tokens", "N", tokens, type=number(int, 1), default=256)
+    parser.add_key("max_tokens", "N", tokens, type=number_between(int, 1), default=256)
     return _with_runs(parser, json="print one object per prompt")
 
 

@@ -180,6 +180,7 @@ def _describe_live_job(job: QueuedJob | None) -> str:
 
 
 def _describe_end(folder: Path, jobs: _RunJobs) -> str:
+    """Return how a run ended, with its cause and cure; that it runs, or that its job waits."""
     if is_running(folder):
         return f"running; to follow it: {command_for('logs', folder, '--follow')}"
     job = jobs.status().job

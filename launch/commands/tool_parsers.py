@@ -6,7 +6,7 @@ Hydra takes the rest of their line.
 
 from __future__ import annotations
 
-from launch.commands.arguments import VerbParser, number
+from launch.commands.arguments import VerbParser, number_between
 from launch.config.kinds import KINDS
 
 MAX_SAMPLES = 1000  # maximum number of samples of each data set in `preview`
@@ -88,7 +88,11 @@ pad_is_end, system_dropped, calls_dropped, answer_changed, fields_dropped, padde
 arguments:
 exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot work""")
     parser.add_key(
-        "n", "N", "samples of each data set (3)", type=number(int, 1, MAX_SAMPLES), default=3
+        "n",
+        "N",
+        "samples of each data set (3)",
+        type=number_between(int, 1, MAX_SAMPLES),
+        default=3,
     )
     parser.add_key(
         "tokens",
@@ -108,7 +112,7 @@ exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot wo
 
 def _read_proportion(text: str) -> tuple[float, ...]:
     """Return numbers above 0 that commas separate. Raises ArgumentTypeError."""
-    return tuple(number(float, 1e-9, 1e9)(part) for part in text.split(","))
+    return tuple(number_between(float, 1e-9, 1e9)(part) for part in text.split(","))
 
 
 def build_check_parser() -> VerbParser:
@@ -125,7 +129,9 @@ training. `allow=[ID]` turns a failed rule into a warning.
 
 arguments:
 exit codes: 0 the run could start; 2 a rule failed, or the plan cannot work""")
-    parser.add("--rows", metavar="N", type=number(int, 1), help="read at most N rows of local data")
+    parser.add(
+        "--rows", metavar="N", type=number_between(int, 1), help="read at most N rows of local data"
+    )
     parser.add("--json", action="store_true", help="print one object with a finding for each rule")
     return parser
 

@@ -58,11 +58,11 @@ def bench(line: CommandLine) -> int:
     Returns the exit code: 0 there is a verdict, 3 a run failed or no pair is complete, 130
     interrupted. Raises UserError when the two cannot be compared or cannot run.
     """
-    from launch.trials.bench.engine import SEPARATOR, SHORT, read_request, run_bench
+    from launch.trials.bench.engine import SEPARATOR, SHORT, read_bench_request, run_bench
 
     end = line.argv.index(SEPARATOR) if SEPARATOR in line.argv else len(line.argv)
     common = replace(line, argv=line.argv[:end])
-    return run_trial(common, SHORT, lambda display: run_bench(read_request(line), display))
+    return run_trial(common, SHORT, lambda display: run_bench(read_bench_request(line), display))
 
 
 ROLLOUT_HELP = """usage: launch rollout stage=NAME gpus=1,2,8 [key=value ...] [--json]
@@ -97,10 +97,10 @@ def rollout(line: CommandLine) -> int:
     """
     from launch.trials.rollout.engine import run_rollout
     from launch.trials.rollout.record import RolloutRecord
-    from launch.trials.rollout.request import OWN_KEYS, read_request
+    from launch.trials.rollout.request import OWN_KEYS, read_rollout_request
 
     def start(display: Display) -> tuple[RolloutRecord, int]:
-        return run_rollout(read_request(line), display, run_stage=_run_stage)
+        return run_rollout(read_rollout_request(line), display, run_stage=_run_stage)
 
     return run_trial(line, OWN_KEYS, start)
 
@@ -145,9 +145,9 @@ def tune(line: CommandLine) -> int:
     Returns the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured
     anything, 130 interrupted. Raises UserError when nothing can be searched.
     """
-    from launch.trials.tune.engine import SHORT, read_request, run_tune
+    from launch.trials.tune.engine import SHORT, read_tune_line, run_tune
 
-    return run_trial(line, SHORT, lambda display: run_tune(read_request(line), display))
+    return run_trial(line, SHORT, lambda display: run_tune(read_tune_line(line), display))
 
 
 TRIAL_HELP = """usage: launch trial stage=NAME KEY=A,B [KEY=C,D ...] [key=value ...] [--json]

@@ -69,7 +69,7 @@ def _show(line: CommandLine) -> int:
     environment.
     """
     with _hydra_arguments(line) as argv:
-        shown = hydra_api.show(argv)
+        shown = hydra_api.answer_of_hydra(argv)
     echo(shown, end="")
     return EXIT_DONE
 
@@ -123,7 +123,7 @@ def compose_once(line: CommandLine) -> Composed:
     Raises UserError for whatever Hydra or OmegaConf rejects.
     """
     with _hydra_arguments(line) as argv:
-        config, choices = hydra_api.compose(argv)
+        config, choices = hydra_api.compose_argv(argv)
         chosen = {group: option for group, option in choices.items() if group in GROUPS and option}
         if "trainer" in chosen:
             chosen["trainer"] = _known_trainer(chosen["trainer"])

@@ -25,10 +25,10 @@ from omegaconf.errors import (
 
 from launch import resources
 from launch.config import hydra_api
-from launch.config.file_checks import GLOBAL_GROUPS, check_chain, parse_file, read_text
-from launch.config.group_files import find_file, find_line, list_layers
+from launch.config.file_checks import GLOBAL_GROUPS, check_chain, parse_file, read_text_file
+from launch.config.group_files import find_group_file, find_line, list_layers
 from launch.config.line import CommandLine, override_key
-from launch.config.mismatches import KeyPath, Mismatch, find_mismatches
+from launch.config.mismatches import Mismatch, SettingPath, find_mismatches
 from launch.config.nodes import find_hint, node_class
 from launch.config.origins import Origin, Origins
 from launch.config.other_tools import explain_name, explain_value
@@ -132,7 +132,7 @@ def _choice_problems(line: CommandLine) -> Iterator[Finding]:
         if key.startswith("+") and group != "tuned":
             message = f"{group} has a value already"
             yield Finding.error("bad_config", message, None, f"write {group}=NAME without a plus")
-        elif find_file(group, option, config_roots()) is None and "(" not in option:
+        elif find_group_file(group, option, config_roots()) is None and "(" not in option:
             yield _unknown_option(group, option)
 
 
@@ -182,7 +182,7 @@ def _override_problems(
     elif override.startswith("~"):
         yield from _removal_problems(key, origins)
     else:
-        path: KeyPath = tuple(int(name) if name.isdigit() else name for name in key.split("."))
+        path: SettingPath = tuple(int(name) if name.isdigit() else name for name in key.split("."))
         for mismatch in find_mismatches(parsed.value, hint, path):
             yield _explain_mismatch(mismatch, None, values)
 
@@ -211,7 +211,7 @@ def _file_problems(origins: Origins) -> Iterator[Finding]:
         for path in list_layers(group, option, origins.roots):
             if path.is_relative_to(resources.CONFIGS):
                 continue
-            data = parse_file(path, read_text(path))
+            data = parse_file(path, read_text_file(path))
             assert isinstance(data, dict)
             data.pop("defaults", None)
             for mismatch in find_mismatches(data, hint, prefix):
@@ -231,9 +231,8 @@ def _explain_mismatch(mismatch: Mismatch, where: str | None, values: Mapping[str
     if mismatch.siblings:
         name = str(mismatch.path[-1])
         if find_hint(RootConfig, key):  # `recipe.seed: 3`
-            return unknown_key(
-                key, where, f"a file nests its keys: {name.replace('.', ': {')}: ..."
-            )
+            nested = name.replace(".", ": {")
+            return unknown_key(key, where, f"a file nests its keys: {nested}: ...")
         suggested = suggest_key(mismatch.parent, name, list(mismatch.siblings))
         return unknown_key(key, where, suggested)
     cure: Fix | str | None = explain_value(key, values.get(key, ""))

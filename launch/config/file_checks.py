@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from launch.config.group_files import DefaultsEntry, find_file, find_line, read_defaults
+from launch.config.group_files import DefaultsEntry, find_group_file, find_line, read_defaults
 from launch.config.other_tool_files import recognise_tool
 from launch.config.other_tools import explain_name
 from launch.config.unknown_keys import unknown_key
@@ -33,7 +33,7 @@ def check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | N
 
     `chain` has the files that lead to it, `where` is the line that names it.
     """
-    path = find_file(group, option, config_roots())
+    path = find_group_file(group, option, config_roots())
     if path is None:
         return
     if path in chain:
@@ -41,7 +41,7 @@ def check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | N
         names = " -> ".join(file.stem for file in cycle)
         message = f"the defaults lead back to their start: {names}"
         raise refusal("cyclic_defaults", message, where, "remove this entry")
-    _check_file(path, group, read_text(path))
+    _check_file(path, group, read_text_file(path))
     for entry in read_defaults(path):
         if entry.option != "_self_":
             line = f"{path}:{entry.line}"
@@ -49,7 +49,7 @@ def check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | N
             check_chain(entry.group or group, entry.option, (*chain, path), line)
 
 
-def read_text(path: Path) -> str:
+def read_text_file(path: Path) -> str:
     """Return the text of a file. Raises UserError: unreadable_file, not_utf8."""
     try:
         content = path.read_bytes()
@@ -181,7 +181,7 @@ def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:
     if chosen != group and not entry.key.startswith("override "):
         cure = f"write `override /{chosen}: {entry.option}`"
         raise refusal("bad_defaults", f"{chosen} is chosen already", where, cure)
-    if entry.option and find_file(chosen, entry.option, config_roots()) is None:
+    if entry.option and find_group_file(chosen, entry.option, config_roots()) is None:
         message = f"there is no {chosen} '{entry.option}'"
         options = group_options(chosen)
         cure = did_you_mean(entry.option, options) or f"choose from {', '.join(options)}"

@@ -52,7 +52,7 @@ def known_option(group: str, option: str, roots: Sequence[Path]) -> str:
     return option if is_of_user else UPSTREAM_NAMES[option]
 
 
-def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
+def find_group_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
     """Return the file of a group's option: in the first root that has it; or the option itself, if
     it is a path.
     """
@@ -146,7 +146,7 @@ def list_layers(
 
     `above` has the files that lead to it; a file that leads back to one of them is left out.
     """
-    path = find_file(group, option, roots)
+    path = find_group_file(group, option, roots)
     if path is None or path in above:
         return []
     bases = [entry.option for entry in read_defaults(path) if not entry.group]
@@ -165,7 +165,7 @@ def list_choices(
 
     Of two that choose an option of the same group, Hydra takes the first.
     """
-    path = find_file(group, option, roots)
+    path = find_group_file(group, option, roots)
     if path is None or path in above:
         return
     entries = read_defaults(path)

@@ -92,7 +92,7 @@ def initialized() -> Iterator[None]:
             HydraConfig.instance().cfg = surrounding
 
 
-def compose(argv: Sequence[str]) -> tuple[DictConfig, Mapping[str, str | None]]:
+def compose_argv(argv: Sequence[str]) -> tuple[DictConfig, Mapping[str, str | None]]:
     """Compose a configuration, while Hydra is initialized; also return the option of each group.
 
     Raises COMPOSE_ERRORS.
@@ -106,7 +106,7 @@ def compose(argv: Sequence[str]) -> tuple[DictConfig, Mapping[str, str | None]]:
     return config, choices
 
 
-def show(argv: Sequence[str]) -> str:
+def answer_of_hydra(argv: Sequence[str]) -> str:
     """Return Hydra's answer to --help or --cfg, while it is initialized. Raises COMPOSE_ERRORS."""
     printed = io.StringIO()
     parser = get_args_parser()
@@ -166,9 +166,9 @@ class _CheckedSource(FileConfigSource):
                 self.provider, f"file://{self.path}", config, self._get_header_dict(text)
             )
         # only a file that is not shipped is checked
-        from launch.config.file_checks import HEADER, parse_file, read_text
+        from launch.config.file_checks import HEADER, parse_file, read_text_file
 
-        text = read_text(path)
+        text = read_text_file(path)
         content = parse_file(path, text)
         # the path is absolute, so that it stays when it is joined with the source's folder
         result = super().load_config(str(path))

@@ -214,13 +214,26 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     if word.endswith(SCRIPTS):
         cure = Fix.of("check it: {0}", f"$ launch lint {word}")
         return Finding.error("unknown_verb", f"'{word}' is a script, not a command", cure=cure)
-    # `trian` is `train`, which is `run`, rather than `trial`
-    candidates = [name for name in names if name != SWEEP_VERB or "l" in word]
-    meant = known_verb or explain_verb(word, near=True)
-    near = None if known_verb else did_you_mean(word, candidates)
-    suggestion = near or (f"did you mean '{meant}'?" if meant else None)
+    suggestion = _suggest_verb(word, known_verb, names)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"
     return Finding.error("unknown_verb", f"unknown command '{word}'", cure=suggestion or listed)
+
+
+def _suggest_verb(word: str, known_verb: str | None, names: Sequence[str]) -> str | None:
+    """Return the question whether another verb is meant: one of `names` that is spelt alike, or what
+    another tool's word, or one spelt like it, is here (`known_verb`).
+    """
+    from launch.config.other_tools import explain_verb
+
+    if known_verb:
+        return f"did you mean '{known_verb}'?"
+    # `trian` is `train`, which is `run`, rather than `trial`
+    candidates = [name for name in names if name != SWEEP_VERB or "l" in word]
+    near = did_you_mean(word, candidates)
+    if near:
+        return near
+    meant = explain_verb(word, near=True)
+    return f"did you mean '{meant}'?" if meant else None
 
 
 def _answer_to_word(word: str, rest: Sequence[str]) -> Fix | None:

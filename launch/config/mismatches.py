@@ -15,7 +15,7 @@ from omegaconf.errors import ValidationError
 
 from launch.config.nodes import hints, node_class, options_of
 
-KeyPath = tuple[str | int, ...]  # ("data", "mix", 0, "share"): an entry of a list has its index
+SettingPath = tuple[str | int, ...]  # ("data", "mix", 0, "share"): an entry of a list has its index
 
 # OmegaConf's own conversions decide whether a value has a type.
 _CONVERSIONS: Mapping[type, tuple[Callable[[Any], object], str]] = {
@@ -30,7 +30,7 @@ _HAS_KEYS = "has keys of its own"
 class Mismatch:
     """A key with what is wrong with it."""
 
-    path: KeyPath
+    path: SettingPath
     problem: str  # `must be an integer, got 'two'`
     siblings: tuple[str, ...] = ()  # of a key that the schema lacks: those that it has there
 
@@ -50,12 +50,12 @@ class Mismatch:
         return self.problem.startswith(_HAS_KEYS)
 
 
-def _dotted(path: KeyPath) -> str:
+def _dotted(path: SettingPath) -> str:
     names = [f"[{name}]" if isinstance(name, int) else f".{name}" for name in path]
     return "".join(names).removeprefix(".")
 
 
-def find_mismatches(value: Any, hint: Any, path: KeyPath = ()) -> Iterator[Mismatch]:
+def find_mismatches(value: Any, hint: Any, path: SettingPath = ()) -> Iterator[Mismatch]:
     """Find what in the plain data of a node or a key is not of its type.
 
     A reference (`${recipe.seed}`) is of any type, as it is not resolved.
@@ -88,7 +88,7 @@ def find_mismatches(value: Any, hint: Any, path: KeyPath = ()) -> Iterator[Misma
             yield Mismatch(path, problem)
 
 
-def _find_in_node(value: Any, node: type, path: KeyPath) -> Iterator[Mismatch]:
+def _find_in_node(value: Any, node: type, path: SettingPath) -> Iterator[Mismatch]:
     """Find mismatches in the value of a node, which has the keys of its dataclass."""
     if not isinstance(value, dict):
         given = "a list" if isinstance(value, list) else value

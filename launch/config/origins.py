@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from launch.config.group_files import YAML, find_file, find_line, list_choices, list_layers
+from launch.config.group_files import YAML, find_group_file, find_line, list_choices, list_layers
 from launch.config.line import override_key
 from launch.resources import GROUPS, config_roots
 
@@ -109,7 +109,7 @@ class Origins:
     @property
     def stage_file(self) -> str | None:
         """The short name of the stage's file; None if there is no such file."""
-        path = find_file("stage", self.choices.get("stage", ""), self.roots)
+        path = find_group_file("stage", self.choices.get("stage", ""), self.roots)
         return self._short_name(path) if path else None
 
     def chosen_by_stage(self, group: str) -> str | None:

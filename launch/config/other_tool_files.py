@@ -9,8 +9,11 @@ from collections.abc import Collection
 
 from launch.resources import GROUPS
 
-AXOLOTL, LLAMA_FACTORY, TRL = "axolotl", "LLaMA-Factory", "TRL"
-TORCHTUNE, VERL = "torchtune", "verl"
+AXOLOTL = "axolotl"
+LLAMA_FACTORY = "LLaMA-Factory"
+TRL = "TRL"
+TORCHTUNE = "torchtune"
+VERL = "verl"
 # Their settings are nested; what they leave out is what a line leaves out, as their own recipes have it.
 READ_AS_LINES = (TORCHTUNE, VERL)
 LINE = "a command line"  # in the words of any tool: what it leaves out has the stage's value

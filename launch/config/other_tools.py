@@ -85,7 +85,7 @@ class OtherToolKey:
 
 
 @cache
-def read_content(file: Path = FILE) -> Mapping[str, Any]:
+def read_sections(file: Path = FILE) -> Mapping[str, Any]:
     """Read the sections of the file."""
     import yaml  # slow to import; only an answer needs it
 
@@ -99,7 +99,7 @@ def load_table(file: Path = FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str
 
     Raises TypeError for an unknown field of a row.
     """
-    content = read_content(file)
+    content = read_sections(file)
     rows: list[OtherToolKey] = []
     for row in content["rows"]:
         rows += _rows_of_recipe() if row == _RECIPE_KEYS else [OtherToolKey(**row)]
@@ -267,7 +267,7 @@ _OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
 def _answers() -> dict[str, str]:
     """Return the answer to each word that is tried as a command."""
     answers: dict[str, str] = {}
-    for words, answer in read_content()["answers"].items():
+    for words, answer in read_sections()["answers"].items():
         answers |= dict.fromkeys(words.split("|"), answer)
     return answers
 
@@ -335,7 +335,8 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         elif equals and option != "model_args":
             options[_plain(name)] = value
         elif option:
-            options[option], option = item, ""
+            options[option] = item
+            option = ""
         elif item.endswith((".yaml", ".yml")):
             options = {**_read_settings(Path(item)), **options}
         elif re.fullmatch(r"[.~\w/][\w./-]*", item):

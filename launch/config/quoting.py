@@ -7,6 +7,8 @@ import re
 # Text that Hydra's grammar of overrides does not accept outside quotes: non-ASCII letters, shell
 # characters, "(1)".
 _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")
+# Text that the grammar reads as one word, in a list or a map as well.
+_WORD = re.compile(r"[\w./-][\w./:@+*-]*", re.ASCII)
 # Brackets, commas, quoted texts and colons of a list or a map. The text between them is a value.
 _CONTAINER_PART = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[\]{},]|:(?=\s))""")
 
@@ -32,6 +34,11 @@ def quote_value(override: str, *, sweeps: bool = False) -> str:
         if text and _NEEDS_QUOTES.search(text):
             parts[position] = parts[position].replace(text, quote_text(text))
     return f"{key}={''.join(parts)}"
+
+
+def quote_if_needed(text: str) -> str:
+    """Return a text as an override has it: in quotes, unless it is one word of the grammar."""
+    return text if _WORD.fullmatch(text) else quote_text(text)
 
 
 def quote_text(text: str) -> str:

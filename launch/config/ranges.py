@@ -149,11 +149,11 @@ def find_keys_out_of_range(node: Any, where: Callable[[str], str | None]) -> lis
 
 def out_of_range(name: str, value: float, allowed: Range, where: str | None) -> Finding:
     """Return the problem of one number."""
-    message = f"{name} must be {allowed.describe(value)}, got {shorten(value)}"
+    message = f"{name} must be {allowed.describe(value)}, got {shorten_number(value)}"
     return Finding.error("out_of_range", message, where)
 
 
-def shorten(value: float) -> str:
+def shorten_number(value: float) -> str:
     """Return a number as text; of a very long one, its first digits."""
     text = str(value)
     if len(text) <= _LONGEST_NUMBER:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from launch.config.group_files import YAML
 from launch.config.line import MULTIRUN, CommandLine
-from launch.config.quoting import quote_text
+from launch.config.quoting import quote_if_needed
 from launch.errors import refusal
 from launch.resources import GROUPS, group_options
 from launch.worker.finding import Fix
@@ -29,7 +29,6 @@ _LISTS = ("allow", "stage.tasks")
 _LISTS_OR_WORDS = ("recipe.lora.targets", "recipe.verifier")  # a list only where it has a comma
 # The key that a path, in place of the name of a group's file, is the value of.
 _KEYS_OF_PATHS = {"model": "model.path", "data": "data.mix"}
-_PLAIN = re.compile(r"[\w./~-][\w./:@+*~-]*")  # needs no quotes in a list
 
 
 def expand(line: CommandLine) -> CommandLine:
@@ -57,7 +56,7 @@ def _expand(override: str, *, sweeps: bool) -> str:
         return override
     is_container = value.startswith(("[", "{"))
     if key == "stage" and (value.endswith(YAML) or "/" in value) and not is_container:
-        return f"stage={_quote(str(_find_stage_file(value)))}"
+        return f"stage={quote_if_needed(str(_find_stage_file(value)))}"
     if key in _KEYS_OF_PATHS and _is_path(key, value):
         key = _KEYS_OF_PATHS[key]
         override = f"{key}={value}"
@@ -106,13 +105,8 @@ def _expand_mix(value: str) -> str | None:
     entries = []
     for name in names.split(","):
         plain = name.strip().strip("'\"")
-        entries.append(f"{{name: {_quote(plain)}}}")
+        entries.append(f"{{name: {quote_if_needed(plain)}}}")
     return f"data.mix=[{','.join(entries)}]"
-
-
-def _quote(name: str) -> str:
-    """Return a name as Hydra's grammar of overrides has it."""
-    return name if _PLAIN.fullmatch(name) else quote_text(name)
 
 
 def _find_stage_file(value: str) -> Path:

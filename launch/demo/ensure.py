@@ -109,11 +109,10 @@ def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:
     """Return the facts of a complete folder of this kind and key, otherwise None."""
     try:
         marker = load_json(folder / MARKER)
-        if (marker["kind"], marker["key"]) != (kind, key) or marker["files"] != _digest_files(
-            folder
-        ):
-            return None
-        return dict(marker["facts"])
+        is_same = marker["kind"] == kind and marker["key"] == key
+        if is_same and marker["files"] == _digest_files(folder):
+            return dict(marker["facts"])
+        return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

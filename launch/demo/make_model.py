@@ -28,7 +28,9 @@ HEADS = 4
 CONTEXT = 2048  # tokens; far above the longest chat, so that packed rows fit
 
 # pad is not eos: trainers mask pad, and eos must be learned
-BOS, EOS, PAD = ("<|begin|>", "<|end|>", "<|pad|>")
+BOS = "<|begin|>"
+EOS = "<|end|>"
+PAD = "<|pad|>"
 
 # A token each, so that a question is short. Every other byte is a token of its own, so that any
 # text can be written, and a letter has the same token wherever it stands.

@@ -17,7 +17,7 @@ from launch.evaluation.models import (
     find_chain,
     find_model,
     require_chat_template,
-    require_modules,
+    require_packages,
 )
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
 from launch.evaluation.suites import default_tasks, find_specs
@@ -157,7 +157,7 @@ def evaluate_model(
     if any(spec.chat for spec in specs):
         require_chat_template(model)
     chain = find_chain(model)
-    require_modules(model, _HARNESS, "torch", "transformers")
+    require_packages(model, _HARNESS, "torch", "transformers")
     version = inventory(model.python).packages.get("lm-eval") or metadata.version("lm-eval")
     harness = f"lm-eval {version}"
     files = ResultFiles(model.run or cache, model.folder, harness)

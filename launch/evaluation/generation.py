@@ -17,7 +17,7 @@ from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
 from launch.data.turns import Message
 from launch.errors import refusal
-from launch.evaluation.models import ModelSource, require_chat_template, require_modules
+from launch.evaluation.models import ModelSource, require_chat_template, require_packages
 from launch.host.interpreter import WorkerProcess, open_worker
 from launch.worker.finding import Finding
 
@@ -88,7 +88,7 @@ def open_responder(model: ModelSource) -> Iterator[Responder]:
     Raises UserError: no_chat_template, no_interpreter, missing_packages.
     """
     require_chat_template(model)
-    require_modules(model, "torch", "transformers")
+    require_packages(model, "torch", "transformers")
     with open_worker(model.python, "generating", model.request) as worker:
         yield Responder(model, worker)
 

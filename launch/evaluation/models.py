@@ -212,7 +212,7 @@ def _describe_state(state: Path) -> ModelSource:
     return replace(_describe_model(label, start, run), state=state)
 
 
-def require_modules(model: ModelSource, *names: str) -> None:
+def require_packages(model: ModelSource, *names: str) -> None:
     """Refuse a model whose interpreter lacks a module. Raises UserError: no_interpreter,
     missing_packages.
     """

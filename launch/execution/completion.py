@@ -32,7 +32,7 @@ from launch.planning.digest_cache import DigestCache, open_digests
 from launch.planning.flags import values_of
 from launch.planning.model_folder import find_other_tensor
 from launch.planning.plan import Plan
-from launch.planning.read_files import CHANGED, LoadedFiles, describe
+from launch.planning.read_files import CHANGED, LoadedFiles, describe_changes
 from launch.planning.saved_model import digest_model, find_changes
 from launch.planning.weight_files import BrokenFileError
 from launch.worker.evidence import Evidence
@@ -201,7 +201,7 @@ def verify_inputs(outcome: Outcome, inputs: LoadedFiles, allow: Collection[str])
     inputs.compare()
     if not inputs.changes:
         return outcome
-    cause = describe(inputs.changes)
+    cause = describe_changes(inputs.changes)
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=CHANGED)
 
 

@@ -25,7 +25,7 @@ from launch.execution.display_text import (
 )
 from launch.execution.record.events import Event
 from launch.table import format_duration
-from launch.terminal import clean, echo
+from launch.terminal import clean_text, echo
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -254,7 +254,7 @@ class LiveDisplay(PlainDisplay):
         """Redraw the status line."""
         if self._bar is not None and self._task is not None:
             width = self._bar.console.width - _LEAST_BAR
-            self._bar.update(self._task, description=clean(self._describe(width)))
+            self._bar.update(self._task, description=clean_text(self._describe(width)))
             self._bar.refresh()
 
     def _describe(self, width: int) -> str:
@@ -285,7 +285,7 @@ class LiveDisplay(PlainDisplay):
         if self._bar is None:
             super().say(text)
         else:
-            self._bar.console.print(clean(text), markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(clean_text(text), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         super().close()

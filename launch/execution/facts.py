@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from launch.execution.record.events import is_number
+from launch.config.ranges import is_number
 from launch.worker.finding import Finding
 from launch.worker.opened import UsedFile
 

@@ -76,7 +76,7 @@ def split_merged(entry: MixtureEntry) -> tuple[MixtureEntry, ...]:
     return tuple(replace(entry, data=data, merged=()) for data in entry.merged) or (entry,)
 
 
-def count_rows(entry: MixtureEntry, files: Sequence[Path]) -> int | None:
+def count_training_rows(entry: MixtureEntry, files: Sequence[Path]) -> int | None:
     """Return the number of an entry's training rows; None for an entry of the hub.
 
     `files` are those of `write_whole`, the first of which has the training rows. If it is not the

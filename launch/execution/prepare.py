@@ -49,12 +49,12 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
 
 
 def _judge_labels(plan: Plan, say: Callable[[str], None]) -> None:
-    """Judge the labels of KTO's rows, all of which are staged now; a warning is said."""
+    """Judge the labels of KTO's rows, all of which are staged now, and print the warnings."""
     staged = [load_staged(entry.data) if entry.data else None for entry in plan.inputs.mixture]
     counts = [rows.labels if rows else None for rows in staged]
-    said = {warning.id for warning in plan.warnings}
+    printed = {warning.id for warning in plan.warnings}
     for warning in judge_staged_labels(plan, counts):
-        if warning.id not in said:
+        if warning.id not in printed:
             say(str(warning))
 
 

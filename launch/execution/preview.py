@@ -25,10 +25,10 @@ from launch.data.samples import (
     parse_samples,
 )
 from launch.errors import UserError, refusal
-from launch.execution.mixture_shares import count_rows, share_mixture
+from launch.execution.mixture_shares import count_training_rows, share_mixture
 from launch.execution.prepare import build_missing, stage_template
 from launch.execution.samples import refuse_preview
-from launch.execution.template_errors import TEMPLATE_RAISES, describe_error, write_whole
+from launch.execution.template_errors import TEMPLATE_RAISES, describe_template_error, write_whole
 from launch.external import failure_reason, run_command, template_memory
 from launch.files import load_json
 from launch.planning.chat_template import find_template_name
@@ -112,9 +112,12 @@ def tokenize_samples(
             error = from_json(TemplateError, content["template_error"])
             data_set = sets[error.dataset]
             entry = entries[error.dataset]
-            raise UserError(describe_error(error, entry, data_set.whole, data_set.places, template))
+            raise UserError(
+                describe_template_error(error, entry, data_set.whole, data_set.places, template)
+            )
         counts = [
-            count_rows(entry, data_set.whole) for entry, data_set in zip(entries, sets, strict=True)
+            count_training_rows(entry, data_set.whole)
+            for entry, data_set in zip(entries, sets, strict=True)
         ]
         places = [data_set.places for data_set in sets]
         duplicates = [data_set.duplicates for data_set in sets]

@@ -182,8 +182,8 @@ def describe_continuation(
 
 
 def describe_next_attempt(plan: Plan) -> str | None:
-    """Describe from which step the run in a plan's folder goes on, or why it does not; None for a
-    run that is finished, has not begun, or starts over.
+    """Describe from which step the run in a plan's folder resumes, or why it does not; None for a
+    run that is finished, has not started, or starts over.
     """
     try:
         start = AttemptStart() if is_finished(plan) else decide_start(plan)

@@ -160,7 +160,6 @@ class SamplerMismatch(Guard):
         message = (
             f"sampler and trainer differ by {value:.3g} nats a token at step {step.number}, above "
             f"{self._config.most:g} for {count_of(self._streak, 'logged step')}: "
-            "the sampler may keep old "
-            "weights"
+            "the sampler may keep old weights"
         )
         return message, {"difference": value}

@@ -89,10 +89,11 @@ def render_page(
     title: str, data: TokenizedSamples, notes: Sequence[str], problems: Sequence[Finding]
 ) -> str:
     """Render an HTML page without scripts; the id of each token is its tooltip."""
+    heading = html.escape(title)
     parts = [
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{heading}</title>',
+        f"<style>{_STYLE}</style><h1>{heading}</h1>",
     ]
-    parts += [f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1>"]
     parts += [f"<p>{html.escape(note)}</p>" for note in notes]
     parts += [f'<p class="warning">{problem.html()}</p>' for problem in problems]
     for number, sample in enumerate(data.samples, 1):

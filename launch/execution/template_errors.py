@@ -47,7 +47,7 @@ def _write_lines(path: Path, data: LocalData, sources: tuple[Path, ...]) -> None
             stream.write(line)
 
 
-def describe_error(
+def describe_template_error(
     error: TemplateError,
     entry: MixtureEntry,
     files: Sequence[Path],

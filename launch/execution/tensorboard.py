@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.events import Event, is_number
+from launch.config.ranges import is_number
+from launch.execution.record.events import Event
 from launch.execution.record.follow import EventFollower
 from launch.redact import process_redactor
 

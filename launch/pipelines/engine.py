@@ -16,7 +16,7 @@ from launch.execution.record.run import objects
 from launch.execution.report.page import write_report
 from launch.execution.resume import describe_continuation, is_finished, resume_problems
 from launch.pipelines.links import Pipeline, plan_link
-from launch.pipelines.page import answer_prompts, render_pipeline
+from launch.pipelines.page import answer_stage_prompts, render_pipeline
 from launch.pipelines.record import stale_runs, write_record
 from launch.planning.find_runs import run_name
 from launch.planning.parallel import require_one_machine
@@ -131,7 +131,7 @@ def _run_stage(
             wait_for_gpus(plan, display.say)
     code = run_stage(plan, display)
     if code == EXIT_DONE and plan.config.report:
-        answer_prompts(pipeline, plan, display.say)
+        answer_stage_prompts(pipeline, plan, display.say)
         write_report(pipeline.folder, lambda: render_pipeline(pipeline.folder), display.say)
     if code == EXIT_DONE and pipeline.request.stop_if_worse:
         code = _judge(plan, display)

@@ -17,7 +17,7 @@ from pathlib import Path
 from launch.config.compose import compose_once
 from launch.config.kinds import Kind
 from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key
-from launch.config.quoting import quote_text
+from launch.config.quoting import quote_if_needed
 from launch.errors import UserError, refusal
 from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.outcome import folder_status
@@ -118,7 +118,7 @@ class Pipeline:
         return self.plans[0].runs / FOLDER / self.name
 
 
-def read_request(line: CommandLine) -> PipelineRequest:
+def read_pipeline_request(line: CommandLine) -> PipelineRequest:
     """Split the keys of a pipeline off a line.
 
     Raises UserError: bad_value, duplicate_stage, pipeline_conflict, submit_conflict,
@@ -189,7 +189,7 @@ def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline 
     nothing_to_continue, adapter_settings, other_chat_template, other_tokenizer, other_vocabulary,
     short_context, pipeline_changed, stale_stage.
     """
-    request = read_request(line)
+    request = read_pipeline_request(line)
     if not request.stages:
         return None
     plans: list[Plan] = []
@@ -220,9 +220,7 @@ def plan_link(
             _refuse_start(before, stage)
             adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
             model_path = str(adapter.merged if adapter else before.saved_model)
-            if not re.fullmatch(r"[\w./-]+", model_path):
-                model_path = quote_text(model_path)
-            argv.append(f"model.path={model_path}")
+            argv.append(f"model.path={quote_if_needed(model_path)}")
             argv.append(f"model.trained_by='{before.identity}'")
             pending = PendingModel(planned_shape(before, os.environ), adapter)
         composed = compose_once(replace(request.line, argv=tuple(argv)))

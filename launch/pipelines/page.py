@@ -32,7 +32,7 @@ _GENERAL = (
 )
 
 
-def answer_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -> None:
+def answer_stage_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -> None:
     """Have the model of a finished stage answer the prompts, once; an error is only a warning."""
     if (plan.folder / SAMPLES).is_file():
         return

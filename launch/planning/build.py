@@ -29,7 +29,7 @@ from launch.planning.other_width import find_continued_run
 from launch.planning.plan import Plan
 from launch.planning.recipe import find_fallbacks, replace_recipe_values
 from launch.planning.rules.plan_rule import FlagsCase
-from launch.planning.rules.register import check_flags_together, find_warnings
+from launch.planning.rules.register import check_flags_together, find_plan_warnings
 from launch.planning.tracking import add_tracking_flags, tracking_environment
 from launch.planning.tuned_overlay import locate_in_overlay
 from launch.planning.unnamed_run import (
@@ -98,7 +98,7 @@ def build_plan(
         plan = build({})
         plan = _plan_with_earlier_text(plan, build) or plan
         plan = plan if is_swept else _in_folder_of_other_width(plan)
-        plan = replace(plan, warnings=(*plan.warnings, *find_warnings(plan)))
+        plan = replace(plan, warnings=(*plan.warnings, *find_plan_warnings(plan)))
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
         problems = [locate_in_overlay(problem, composed.origins) for problem in error.problems]
@@ -160,12 +160,7 @@ def _build(
         options=unnamed.options,
         attention=unnamed.attention,
         command=_render_command(unnamed, flags, machine),
-        env={
-            **unnamed.env,
-            **tracking_environment(
-                sources.config, sources.runs, composed.stage, name, machine.environ
-            ),
-        },
+        env=_add_tracking(unnamed, composed.stage, name, machine),
         lengths_file=unnamed.lengths_file,
         files_checked=files_checked,
         warnings=(*unnamed.warnings, *flag_warnings),
@@ -239,6 +234,13 @@ def _render_command(
         options=unnamed.options,
         mixture=unnamed.sources.inputs.mixture,
     )
+
+
+def _add_tracking(unnamed: UnnamedRun, stage: str, name: str, machine: Machine) -> dict[str, str]:
+    """Return the environment with the variables of the tracking, which have the run's name."""
+    sources = unnamed.sources
+    tracking = tracking_environment(sources.config, sources.runs, stage, name, machine.environ)
+    return {**unnamed.env, **tracking}
 
 
 def _use_fallback_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:

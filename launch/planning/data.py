@@ -75,7 +75,7 @@ def count_steps_at_once(config: RootConfig) -> int:
     return steps if isinstance(steps, int) else 1
 
 
-def count_rows(
+def count_epoch_rows(
     mixture: Sequence[MixtureEntry], structures: Sequence[DataStructure | None]
 ) -> int | None:
     """Return the rows that an epoch trains on; None where those of a data set are not known."""
@@ -118,7 +118,7 @@ def count_steps(
     finetune.py:684 and transformers' trainer.py). RLVR and dpo.py leave an incomplete step out
     (trl/trainer/utils.py, RepeatSampler; dpo.py:212).
     """
-    rows = samples or count_rows(mixture, structures)
+    rows = samples or count_epoch_rows(mixture, structures)
     if rows is None or config.recipe.packing == Packing.bins or config.trainer.always_packs:
         return None
     if config.stage.kind == Kind.rlvr or config.trainer.name == OLMO_CORE_DPO:

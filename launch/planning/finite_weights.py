@@ -52,8 +52,13 @@ def _non_finite_tensors(path: Path) -> Iterator[str]:
 
 
 def _is_any_non_finite(block: bytes, size: int, high: int, low: int) -> bool:
-    """Whether a number of the block has all bits of its exponent set; numbers are little-endian."""
+    """Return whether a number of the block has all bits of its exponent set.
+
+    Numbers have `size` bytes, the last of which is the most significant. `high` and `low` are the
+    exponent's bits in the last byte and in the one before.
+    """
     last = block[size - 1 :: size]
+    # a byte of 1 for each number whose last byte has all bits of the exponent
     marks = last.translate(bytes(byte & high == high for byte in range(256)))
     if 1 not in marks:
         return False

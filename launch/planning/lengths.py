@@ -271,14 +271,17 @@ def _parse_lengths(payload: Mapping[str, Any]) -> Lengths:
     if payload["schema_version"] != SCHEMA_VERSION:
         raise ValueError("unknown schema version")
     label_tokens = payload["label_tokens"]
+    of_pairs = {
+        name: _parse_histogram(payload[name])
+        for name in ("chosen", "rejected", "longer")
+        if name in payload
+    }
     return Lengths(
         kind=Kind(payload["kind"]),
         tokens=_parse_histogram(payload["tokens"]),
         label_tokens=None if label_tokens is None else int(label_tokens),
-        chosen=_parse_histogram(payload["chosen"]) if "chosen" in payload else None,
-        rejected=_parse_histogram(payload["rejected"]) if "rejected" in payload else None,
-        longer=_parse_histogram(payload["longer"]) if "longer" in payload else None,
         pairs=tuple((int(chosen), int(rejected)) for chosen, rejected in payload.get("pairs", ())),
+        **of_pairs,
     )
 
 

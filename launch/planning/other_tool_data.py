@@ -86,16 +86,21 @@ def translate_data(t: Translation) -> None:
         )
 
 
-def find_rows(t: Translation) -> None:
+def _first_named(settings: Mapping[str, Any]) -> Any:
+    """Return the data set that the settings name first: `dataset_name`, else that of `datasets`."""
+    if settings.get("dataset_name"):
+        return settings["dataset_name"]
+    sets = settings.get("datasets")
+    first = sets[0] if isinstance(sets, list) and sets else None
+    return first.get("path") if isinstance(first, dict) else None
+
+
+def find_local_rows(t: Translation) -> None:
     """Read the rows of a local file, before a stage is chosen. Of a misspelt one, the file beside it
     is taken.
     """
     _name_sources(t)
-    sets = t.settings.get("datasets")
-    first = sets[0] if isinstance(sets, list) and sets else None
-    named = t.settings.get("dataset_name") or (
-        first.get("path") if isinstance(first, dict) else None
-    )
+    named = _first_named(t.settings)
     if isinstance(named, list):
         t.rows = _read_all(named)
     if not isinstance(named, str):

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from launch.config.other_tool_files import LINE, TRL
-from launch.config.other_tools import read_content
+from launch.config.other_tools import read_sections
 from launch.planning.other_tool_values import Translation
 from launch.upstream.pin.lock import locked_schema
 
@@ -15,7 +15,7 @@ from launch.upstream.pin.lock import locked_schema
 @cache
 def names_without_counterpart() -> list[tuple[re.Pattern[str], str]]:
     """Return patterns of names, each with what its lack changes; "" where it changes no number."""
-    return [(re.compile(pattern), change) for pattern, change in read_content()["without"]]
+    return [(re.compile(pattern), change) for pattern, change in read_sections()["without"]]
 
 
 def default_of(t: Translation, key: str, *flags: str, trainer: str | None = None) -> Any:
@@ -24,7 +24,7 @@ def default_of(t: Translation, key: str, *flags: str, trainer: str | None = None
     """
     if t.tool == LINE:
         return None
-    defaults = read_content()["defaults"]
+    defaults = read_sections()["defaults"]
     if key in defaults[t.tool] or t.tool != TRL:
         return defaults[t.tool].get(key)
     fields = locked_schema(trainer or t.overrides.get("trainer") or "trl_sft").fields

@@ -20,7 +20,7 @@ from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
 from launch.config.schema import Tracking
 from launch.planning.other_tool_batch import translate_batch
-from launch.planning.other_tool_data import find_rows, translate_data, translate_model
+from launch.planning.other_tool_data import find_local_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
 from launch.planning.other_tool_kind import find_kind
 from launch.planning.other_tool_reward import translate_reward
@@ -28,8 +28,8 @@ from launch.planning.other_tool_sharding import translate_sharding
 from launch.planning.other_tool_values import (
     Translation,
     as_number,
-    is_set,
-    shorten,
+    has_content,
+    shorten_value,
 )
 from launch.planning.typed_values import as_whole, is_sweep
 from launch.upstream.pin.lock import locked_schema
@@ -82,10 +82,11 @@ def translate_file(
     """Translate the settings of a file or a line for `ranks` ranks, 1 where neither it nor the file
     says. `method` is what a line says to train, a stage or another method's name.
     """
-    named = settings.get("num_processes")
-    count = ranks or (named if isinstance(named, int) and named > 0 else 1)
-    translation = Translation(tool, file, dict(settings), count)
-    find_rows(translation)
+    if ranks is None:
+        named = settings.get("num_processes")
+        ranks = named if isinstance(named, int) and named > 0 else 1
+    translation = Translation(tool, file, dict(settings), ranks)
+    find_local_rows(translation)
     kind = find_kind(translation, method)
     _translate_stage(translation, kind)
     translate_model(translation)
@@ -295,6 +296,7 @@ def _translate_preferences(t: Translation, kind: str) -> None:
 
 
 def _translate_packing(t: Translation, kind: str) -> None:
+    """Set how samples share a row: in bins of one length, flattened, or not at all."""
     packs = t.take("sample_packing", "packing", "neat_packing") in (True, "true", "auto")
     flattens = t.take("batch_flattening", "padding_free") in (True, "true", "auto")
     t.take("packing_strategy", "eval_packing")
@@ -304,8 +306,12 @@ def _translate_packing(t: Translation, kind: str) -> None:
         if packs or flattens:
             t.differences.append("packing: pairs are padded here, which changes speed alone")
         return
-    packing = "flatten" if flattens else "none"
-    t.set("recipe.packing", "bins" if packs else packing)
+    packing = "none"
+    if packs:
+        packing = "bins"
+    elif flattens:
+        packing = "flatten"
+    t.set("recipe.packing", packing)
     if packs and t.tool == LLAMA_FACTORY:
         t.differences.append(
             "packing: the rows of a bin do not see each other here (neat_packing: true)"
@@ -318,7 +324,7 @@ def _translate_rest(t: Translation) -> None:
     trainer = t.overrides.get("trainer")
     flags = locked_schema(trainer).fields if trainer else {}
     for name, value in list(t.settings.items()):
-        if is_set(value) and value is not False and value not in ("none", "no"):
+        if has_content(value) and value is not False and value not in ("none", "no"):
             _translate_setting(t, name, value, flags)
     sharding = t.overrides.get("parallel")
     if sharding and t.ranks == 1 and sharding != "zero3_offload":  # which saves memory of one, too
@@ -343,11 +349,11 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
             key, _, setting = item.partition("=")
             t.overrides.setdefault(key, setting)
     elif t.tool == LINE and removal and change is None:
-        t.differences.append(f"{name}={shorten(value)}: {removal.removeprefix(_REMOVAL)}")
+        t.differences.append(f"{name}={shorten_value(value)}: {removal.removeprefix(_REMOVAL)}")
     elif name in flags and not isinstance(value, dict) and change != "":
         t.set(f"flags.{name}", value)
     elif change is None and value != 0:
-        t.differences.append(f"{name}={shorten(value)}: launch has no such setting")
+        t.differences.append(f"{name}={shorten_value(value)}: launch has no such setting")
     elif change:
         t.differences.append(f"{name}: {change}")
     else:
@@ -370,10 +376,8 @@ def _translate_tracking(t: Translation) -> None:
         entity = t.take("wandb_entity")
         if entity:
             t.set("tracking_entity", entity)
-    folder, name = (
-        t.take("output_dir", "out_dir", "save_path", "save_dir"),
-        t.take("run_name", "wandb_name", "exp_name"),
-    )
+    folder = t.take("output_dir", "out_dir", "save_path", "save_dir")
+    name = t.take("run_name", "wandb_name", "exp_name")
     if t.tool == LINE and "hub_model_id" in t.settings:
         t.take("push_to_hub")  # hub.push says it
     if t.tool == LINE and folder:

@@ -57,10 +57,12 @@ def _method_of_file(t: Translation) -> str:
         return stage or reinforced or "sft"
     if {"reward_funcs", "num_generations"} & t.settings.keys():
         return "grpo"
+    if reinforced:
+        return reinforced
     loss = t.settings.get("loss_type")
     has_loss = loss is not None and str(loss) not in ("nll", "dft", "chunked_nll")
     is_dpo = has_loss or {"beta", "max_prompt_length", "loss_weights"} & t.settings.keys()
-    return reinforced or ("dpo" if is_dpo else "sft")
+    return "dpo" if is_dpo else "sft"
 
 
 def _as_stage(t: Translation, method: str) -> str:

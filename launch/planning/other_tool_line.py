@@ -33,7 +33,7 @@ from launch.worker.finding import Finding, Fix, Way
 
 _MOST_CHANGES = 6  # cures that are followed until the line plans
 _RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
-_DEVICES = ("gpu_ids", "gpus", "devices", "cuda_visible_devices")  # whose lists are no sweep
+_DEVICES = ("gpu_ids", "gpus", "devices", "cuda_visible_devices")  # whose lists are not a sweep
 _MESSAGE = "this line is in the words of other tools"
 
 
@@ -127,7 +127,7 @@ def _answer_to_own_file(typed: TypedLine, path: Path) -> Finding | None:
 
 
 def _is_whole(typed: TypedLine) -> bool:
-    """Return whether a line is to be said anew: it has no stage, or several words of other tools.
+    """Return whether a line has to be written anew: it has no stage, or several words of other tools.
 
     A single wrong word beside a stage is answered by itself.
     """

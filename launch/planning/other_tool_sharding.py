@@ -20,7 +20,8 @@ def translate_sharding(t: Translation) -> None:
     `_offload` behind it; the table of other tools' names has what that is.
     """
     offloads = any(_is_on(t.take(name)) for name in sorted(known_names("offloading")))
-    named, stage = t.take(*_FILES), t.take(*_STAGES)
+    named = t.take(*_FILES)
+    stage = t.take(*_STAGES)
     zero = _read_zero(named, t.file)
     if zero:
         devices = [_device_of(zero.get(key)) for key in ("offload_optimizer", "offload_param")]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.config.quoting import quote_text
+from launch.config.quoting import quote_if_needed
 from launch.planning.local_rows import LocalRows
 from launch.planning.typed_values import is_sweep
-
-_PLAIN = re.compile(r"[\w./@+~-]+")
 
 
 @dataclass
@@ -33,7 +30,7 @@ class Translation:
     def take(self, *names: str) -> Any:
         """Remove the settings and return the first that has a value."""
         values = [self.settings.pop(name, None) for name in names]
-        return next((value for value in values if is_set(value)), None)
+        return next((value for value in values if has_content(value)), None)
 
     def set(self, key: str, value: Any) -> None:
         self.overrides[key] = str(value) if is_sweep(value) else as_override(value)
@@ -43,7 +40,7 @@ class Translation:
         return [f"{key}={value}" for key, value in self.overrides.items()]
 
 
-def is_set(value: Any) -> bool:
+def has_content(value: Any) -> bool:
     return value is not None and value not in ("", [], {})
 
 
@@ -61,8 +58,7 @@ def as_override(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
         return f"[{','.join(map(as_override, value))}]"
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) else quote_text(text)
+    return quote_if_needed(str(value))
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
@@ -77,6 +73,6 @@ def entry_text(entry: Mapping[str, Any]) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-def shorten(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -197,7 +197,7 @@ def name_first(changes: list[str]) -> str:
     return f"{', '.join(changes[:_SHOWN])}{more}"
 
 
-def describe(changes: list[str]) -> str:
+def describe_changes(changes: list[str]) -> str:
     """Return the sentence about files that are not those that were planned."""
     return f"what the run reads is not what was planned: {name_first(changes)}"
 

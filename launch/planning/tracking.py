@@ -79,8 +79,8 @@ def add_tracking_flags(
 def tracking_environment(
     config: RootConfig, runs: Path, stage: str, name: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that a tracked run sets; a tracker keeps its files in the run's folder, if
-    it can be told to.
+    """Return the variables that a tracked run sets; a tracker that has a setting for it keeps its
+    files in the run's folder.
 
     MLflow's runs are in one database beside all run folders, which `mlflow ui` shows, unless a
     variable of the user's names a server.

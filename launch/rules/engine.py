@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from launch.config.line import format_value
-from launch.config.ranges import Range, is_number, shorten
+from launch.config.ranges import Range, is_number, shorten_number
 from launch.rules.conditions import holds, is_set, small_counts, texts_of
 from launch.rules.facts import ABSENT, UNKNOWN, Facts, Place
 from launch.rules.table import Rule, table
@@ -65,7 +65,7 @@ def _cases(rule: Rule, facts: Facts) -> Iterator[Values]:
             return
         if _RANGE in conditions and is_number(value):
             allowed = Range.parse(conditions[_RANGE])
-            yield {"range": allowed.describe(value), "value": shorten(value)}
+            yield {"range": allowed.describe(value), "value": shorten_number(value)}
             return
     yield {}
 

@@ -23,6 +23,7 @@ SETTINGS = (
     *("parallel_mode", "parallel_zero", "mode_without_zero"),
 )
 KNOWN_TO_LINT = ("trainer", "family")  # beside the flags of a command
+SEVERITIES = ("error", "warning")
 SUBJECT = "flag"  # in a condition: the flag of the row
 
 
@@ -86,14 +87,14 @@ _FIELDS = {each.name for each in dataclass_fields(Rule)} - {"id", "row"}
 @cache
 def table() -> tuple[Rule, ...]:
     """Return the rows of the table, in its order."""
-    return read_table(FILE.read_text(encoding="utf-8"))
+    return parse_rules(FILE.read_text(encoding="utf-8"))
 
 
 class BadRowError(ValueError):
     """A row of the table that is malformed or contradicts itself."""
 
 
-def read_table(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str) -> tuple[Rule, ...]:
     """Return the rows of a table. Raises BadRowError for a row with an unknown field or condition,
     with the id of the row and its number among those of the id.
     """
@@ -128,11 +129,30 @@ def _read_row(
             fault = find_fault(condition, operand)
             if fault is not None:
                 raise BadRowError(f"when {name}: {fault}")
+    fields["severity"] = _severity_of(entry, row, fields)
     fields["fix"] = _as_tuple(fields.get("fix"))
     fields["trainers"] = _as_tuple(fields.get("trainers"))
     for flag in flags:
         when = {str(flag) if name == SUBJECT else name: conditions[name] for name in conditions}
         yield Rule(**{**fields, "id": id, "flag": flag, "when": when, "row": number})
+
+
+def _severity_of(
+    entry: Mapping[str, Any], row: Mapping[str, Any], fields: Mapping[str, Any]
+) -> Any:
+    """Return the severity of a row; a row of `lint` alone can only warn, and is given none.
+
+    The other rows of its entry may share one. Raises BadRowError.
+    """
+    if fields.get("only") == Place.lint:
+        level_with_only = row if "only" in row else entry
+        if "severity" in level_with_only or "severity" in row:
+            raise BadRowError("lint only warns: leave severity out beside only: lint")
+        return "warning"
+    severity = fields.get("severity")
+    if severity not in SEVERITIES:
+        raise BadRowError(f"severity is {' or '.join(SEVERITIES)}, got {severity}")
+    return severity
 
 
 def _merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -12,7 +12,14 @@ from typing import Any
 
 from launch.execution.record.format import format_problem
 from launch.execution.record.run import mapping, number, objects
-from launch.execution.report.document import Document, Spread, numbers, show, show_range, texts
+from launch.execution.report.document import (
+    Document,
+    Spread,
+    format_range_with_unit,
+    format_with_unit,
+    numbers,
+    texts,
+)
 from launch.execution.report.page import render_document, write_report
 from launch.execution.report.summary import Figure
 from launch.files import read_json_object
@@ -23,29 +30,33 @@ VERBS = ("rollout", "bench", "tune", "sweep")
 _SHOWN = 20  # predictions in the plot
 # Keys of a record that are shown as its facts.
 _FACTS = ("stage", "trainer", "upstream", "model", "width", "card", "global_batch", "candidates")
-Row = Mapping[str, Any]  # the JSON keys of a run, and of what it measured
+JsonRow = Mapping[str, Any]  # the JSON keys of a run, and of what it measured
 
 
-def _number(head: str, key: str, unit: str = "", scale: float = 1.0, width: int = 0) -> Column[Row]:
+def _number(
+    head: str, key: str, unit: str = "", scale: float = 1.0, width: int = 0
+) -> Column[JsonRow]:
     """Return a column of numbers, each multiplied by `scale` to be in `unit`."""
-    return Column(head, lambda row: show(row.get(key), unit, scale), width)
+    return Column(head, lambda row: format_with_unit(row.get(key), unit, scale), width)
 
 
-def _range(head: str, low: str, high: str, unit: str = "", width: int = 0) -> Column[Row]:
+def _range(head: str, low: str, high: str, unit: str = "", width: int = 0) -> Column[JsonRow]:
     """Return a column of ranges between the numbers under two keys."""
-    return Column(head, lambda row: show_range(row.get(low), row.get(high), unit), width)
+    return Column(
+        head, lambda row: format_range_with_unit(row.get(low), row.get(high), unit), width
+    )
 
 
-def _text(head: str, key: str, width: int = 0) -> Column[Row]:
+def _text(head: str, key: str, width: int = 0) -> Column[JsonRow]:
     """Return a column of texts, with `-` where a row has none."""
 
-    def show_text(row: Row) -> str:
+    def show_text(row: JsonRow) -> str:
         return "-" if row.get(key) is None else str(row[key])
 
     return Column(head, show_text, width)
 
 
-def _shape(run: Row) -> str:
+def _shape(run: JsonRow) -> str:
     """Return the parallel mode, and per-device batch x accumulation."""
     batch = mapping(run.get("batch"))
     mode = run.get("parallel", "-")
@@ -54,18 +65,18 @@ def _shape(run: Row) -> str:
     return f"{mode} {per_device}x{accumulation}"
 
 
-def _throughput(run: Row) -> str:
+def _throughput(run: JsonRow) -> str:
     """Return the rate of a run in tokens or samples per second."""
-    return show(run.get("per_second"), f"{run.get('unit')}/s")
+    return format_with_unit(run.get("per_second"), f"{run.get('unit')}/s")
 
 
-def _memory(run: Row) -> str:
+def _memory(run: JsonRow) -> str:
     """Return the peak memory that torch reserved, or allocated where only that is known."""
     reserved = number(run.get("reserved_gib"))
-    return show(reserved or run.get("memory_gib"), "GiB")
+    return format_with_unit(reserved or run.get("memory_gib"), "GiB")
 
 
-def _state(run: Row) -> str:
+def _state(run: JsonRow) -> str:
     """Return the state of a run, with remarks in brackets."""
     gates = objects(run.get("gates"))
     warned = sum(gate.get("verdict") == "warn" for gate in gates)
@@ -83,7 +94,7 @@ def _state(run: Row) -> str:
     return f"{state} ({', '.join(marks)})" if marks else state
 
 
-def _projection(run: Row) -> str:
+def _projection(run: JsonRow) -> str:
     """Return the time and the cost of the whole training."""
     projection = mapping(run.get("projection"))
     hours = number(projection.get("hours"))
@@ -91,14 +102,14 @@ def _projection(run: Row) -> str:
         return "-"
     parts = [format_duration(hours * 3600)]
     if projection.get("gpu_hours") is not None:
-        parts.append(show(projection["gpu_hours"], "GPU-hours"))
+        parts.append(format_with_unit(projection["gpu_hours"], "GPU-hours"))
     if projection.get("cost") is not None:
-        parts.append(f"costs {show(projection['cost'], '')}")
+        parts.append(f"costs {format_with_unit(projection['cost'], '')}")
     text = ", ".join(parts)
     return text if projection.get("basis") == "measured" else f"{text} (projected)"
 
 
-def _verdict(gate: Row) -> str:
+def _verdict(gate: JsonRow) -> str:
     """Return the verdict of a gate; `allowed` for a failure that `allow` permits."""
     return "allowed" if gate.get("allowed") else str(gate.get("verdict"))
 
@@ -109,7 +120,7 @@ _STEPS = _number("steps", "steps", width=6)
 _SPEED = (Column("throughput", _throughput, 17), _number("step", "step_seconds", "s", width=8))
 _COST = (_number("padding", "padding", "%", 100, 8), Column("memory", _memory, 10))
 _RESULT = (_range("loss", "first_loss", "loss", width=16), Column("state", _state))
-_RUN_COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
+_RUN_COLUMNS: Mapping[str, Sequence[Column[JsonRow]]] = {
     "bench": (
         _text("run", "label", 5),
         _text("width", "width", 6),
@@ -146,7 +157,7 @@ _RUN_COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
         *_RESULT,
     ),
 }
-_PREDICTION_COLUMNS: Sequence[Column[Row]] = (
+_PREDICTION_COLUMNS: Sequence[Column[JsonRow]] = (
     _text("setting", "label"),
     _number("step", "step_seconds", "s"),
     _range("between", "low_seconds", "high_seconds", "s"),
@@ -156,12 +167,12 @@ _PREDICTION_COLUMNS: Sequence[Column[Row]] = (
     _number("memory", "memory_gib", "GiB"),
     _text("fits", "fit"),
 )
-_DIFFERENCE_COLUMNS: Sequence[Column[Row]] = (
+_DIFFERENCE_COLUMNS: Sequence[Column[JsonRow]] = (
     _text("differs", "what"),
     _text("A", "a"),
     _text("B", "b"),
 )
-_GATE_COLUMNS: Sequence[Column[Row]] = (
+_GATE_COLUMNS: Sequence[Column[JsonRow]] = (
     _text("gate", "id", 21),
     Column("verdict", _verdict, 7),
     _text("what it measured", "message"),
@@ -182,7 +193,7 @@ COMPARED: Mapping[str, tuple[str, str, float]] = {
 }
 
 
-def _run_row(run: Mapping[str, Any]) -> Row:
+def _run_row(run: Mapping[str, Any]) -> JsonRow:
     """Return the row of a run, given in its record's JSON."""
     return {**mapping(run.get("measured")), **run}
 
@@ -278,7 +289,7 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
     return document
 
 
-def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[JsonRow]) -> None:
     """Add the settings, the spread of their runs, the ratio of each pair, a table of A beside B,
     and the differences between the two plans.
     """
@@ -304,7 +315,9 @@ def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row
     document.add_table(Table.of("The two plans", _DIFFERENCE_COLUMNS, differences))
 
 
-def _comparison_table(runs_of_a: Sequence[Row], runs_of_b: Sequence[Row], unit: str) -> Table:
+def _comparison_table(
+    runs_of_a: Sequence[JsonRow], runs_of_b: Sequence[JsonRow], unit: str
+) -> Table:
     """Return the table of the medians and ranges of A's runs beside those of B's.
 
     `unit`: what the rates count, tokens or samples.
@@ -321,9 +334,9 @@ def _comparison_table(runs_of_a: Sequence[Row], runs_of_b: Sequence[Row], unit: 
         table.append(
             [
                 title,
-                show(a, unit_of_row),
+                format_with_unit(a, unit_of_row),
                 _show_extremes(values_of_a),
-                show(b, unit_of_row),
+                format_with_unit(b, unit_of_row),
                 _show_extremes(values_of_b),
                 f"{b / a:.3f}" if a and b is not None else "-",
             ]
@@ -333,22 +346,22 @@ def _comparison_table(runs_of_a: Sequence[Row], runs_of_b: Sequence[Row], unit: 
 
 def _show_extremes(values: Sequence[float]) -> str:
     """Return the range from the lowest to the highest value."""
-    return show_range(min(values, default=None), max(values, default=None))
+    return format_range_with_unit(min(values, default=None), max(values, default=None))
 
 
-def _add_rollout(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def _add_rollout(document: Document, record: Mapping[str, Any], rows: Sequence[JsonRow]) -> None:
     """Add the plots of efficiency and throughput by width, and the table of all gates."""
     efficiency = _spreads(rows, "efficiency", 100)
     document.add_plot("Efficiency: speed of a rank against one rank alone", "%", efficiency, 100.0)
     document.add_plot("Throughput of all ranks", f"{_unit(rows)}/s", _spreads(rows, "per_second"))
-    gates: list[Row] = []
+    gates: list[JsonRow] = []
     for row in rows:
         gates += [{**gate, "label": row["label"]} for gate in objects(row.get("gates"))]
     columns = (_text("width", "label"), *_GATE_COLUMNS)
     document.add_table(Table.of("Gates", columns, gates))
 
 
-def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[JsonRow]) -> None:
     """Add the times of a step, as measured and as predicted."""
     document.add_plot("Time of a step, probed", "s", _spreads(rows, "step_seconds"))
     predictions = [
@@ -361,7 +374,7 @@ def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]
     document.add_table(predictions_table(predictions, "Predictions, corrected by the probes"))
 
 
-def _add_sweep(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def _add_sweep(document: Document, record: Mapping[str, Any], rows: Sequence[JsonRow]) -> None:
     """Add plots of the losses and the throughput of the runs."""
     for title, name in (
         ("Best validation loss", "best_validation_loss"),
@@ -372,7 +385,7 @@ def _add_sweep(document: Document, record: Mapping[str, Any], rows: Sequence[Row
         document.add_plot(title, unit, _spreads(rows, name))
 
 
-def _marked_label(record: Mapping[str, Any], setting: Row) -> str:
+def _marked_label(record: Mapping[str, Any], setting: JsonRow) -> str:
     """Return a setting's label, marked in a search if it is the chosen one, the recipe's own or
     full fine-tuning.
     """
@@ -387,7 +400,7 @@ def _marked_label(record: Mapping[str, Any], setting: Row) -> str:
     return f"{label} ({', '.join(marks)})" if marks else label
 
 
-def _unit(rows: Sequence[Row]) -> str:
+def _unit(rows: Sequence[JsonRow]) -> str:
     """Return the unit of the runs' throughput, tokens or samples."""
     for row in rows:
         if row.get("unit"):
@@ -395,7 +408,7 @@ def _unit(rows: Sequence[Row]) -> str:
     return "tokens"
 
 
-def _spreads(rows: Sequence[Row], name: str, scale: float = 1.0) -> list[Spread]:
+def _spreads(rows: Sequence[JsonRow], name: str, scale: float = 1.0) -> list[Spread]:
     """Return one number of each row for a plot, with the range of a predicted time."""
     spreads = []
     for row in rows:
@@ -405,7 +418,7 @@ def _spreads(rows: Sequence[Row], name: str, scale: float = 1.0) -> list[Spread]
     return spreads
 
 
-def _values(rows: Sequence[Row], name: str, scale: float = 1.0) -> list[float]:
+def _values(rows: Sequence[JsonRow], name: str, scale: float = 1.0) -> list[float]:
     """Return the numbers that the rows have under `name`, multiplied by `scale`."""
     recorded = [row.get(name) for row in rows]
     return [value * scale for value in numbers(recorded)]

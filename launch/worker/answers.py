@@ -132,7 +132,7 @@ def _decode_runs(
     """Return the text of each run of tokens that all carry loss, or that all carry none."""
     runs = []
     for is_trained, group in groupby(zip(ids, loss, strict=True), key=lambda token: token[1]):
-        runs.append((decode(tokenizer, [token for token, _ in group]), is_trained))
+        runs.append((decode_tokens(tokenizer, [token for token, _ in group]), is_trained))
     return runs
 
 
@@ -168,7 +168,7 @@ def contains_text(text: str, expected: str) -> bool:
     return squeeze(expected) in squeeze(text)
 
 
-def decode(tokenizer: Any, ids: Sequence[int]) -> str:
+def decode_tokens(tokenizer: Any, ids: Sequence[int]) -> str:
     """Return the text of tokens."""
     text: str = tokenizer.decode(list(ids))
     return text
@@ -177,7 +177,7 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
 def round_trip(tokenizer: Any, text: str) -> str:
     """Return a text as the tokenizer encodes and decodes it, without white space around it."""
     ids = tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
-    return decode(tokenizer, ids).strip()
+    return decode_tokens(tokenizer, ids).strip()
 
 
 def squeeze(text: str) -> str:

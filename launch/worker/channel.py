@@ -64,7 +64,7 @@ class EventWriter:
             **fields,
         }
         with contextlib.suppress(OSError, ValueError):
-            os.write(self._descriptor, encode(event))
+            os.write(self._descriptor, encode_event(event))
 
     def begin(self, phase: str) -> None:
         """Send, from the first process of each machine, that the trainer begins a phase."""
@@ -91,7 +91,7 @@ class EventWriter:
         self.emit("error", message=message, **fields)
 
 
-def encode(event: Mapping[str, Any]) -> bytes:
+def encode_event(event: Mapping[str, Any]) -> bytes:
     """Encode `event` as one line of JSON of at most EVENT_BYTES bytes.
 
     A step that is too long loses its last numbers: a mixture of experts logs several for each

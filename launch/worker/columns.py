@@ -126,7 +126,7 @@ def read_ends(dataset: Any, name: str) -> tuple[list[int], list[int]]:
     return _in_order(dataset, lengths), _in_order(dataset, entries)
 
 
-def count_labels(dataset: Any) -> tuple[list[int], list[int]]:
+def count_learnt_labels(dataset: Any) -> tuple[list[int], list[int]]:
     """Return the tokens of each row of a chat data set, and how many of its labels are not
     MASKED, the first label included.
     """

@@ -27,7 +27,7 @@ GREEDY: Mapping[str, Any] = {"do_sample": False, "temperature": None, "top_p": N
 _UNLIMITED = 1 << 30  # a tokenizer without a limit has an astronomic one
 
 
-def encode(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Any:
+def encode_conversation(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Any:
     """Return a conversation in the chat template, as the inputs of a model that is to continue
     it.
     """
@@ -50,7 +50,7 @@ def write_answer(
     An answer ends at the tokenizer's end of a sequence, which the template trains, or at one of the
     model's.
     """
-    inputs = encode(tokenizer, messages).to(model.device)
+    inputs = encode_conversation(tokenizer, messages).to(model.device)
     prompt = inputs["input_ids"].shape[1]
     ends = _end_tokens(model, tokenizer)
     padding = tokenizer.pad_token_id
@@ -102,7 +102,7 @@ class Generator:
         """
         lengths = []
         for messages in conversations:
-            inputs = encode(self._tokenizer, messages)
+            inputs = encode_conversation(self._tokenizer, messages)
             lengths.append(inputs["input_ids"].shape[1])
         return {"lengths": lengths, "context": self._context()}
 
@@ -133,7 +133,7 @@ class Generator:
 
     def _refuse_unknown_tokens(self, messages: Sequence[Mapping[str, str]]) -> None:
         """Raise ValueError if the tokenizer gives tokens that the model does not have."""
-        largest = int(encode(self._tokenizer, messages)["input_ids"].max())
+        largest = int(encode_conversation(self._tokenizer, messages)["input_ids"].max())
         rows = self._model.get_input_embeddings().weight.shape[0]
         if largest >= rows:
             raise ValueError(f"its tokenizer gives token {largest}, and its weights have {rows}")

@@ -144,7 +144,7 @@ class GlobalBatchSampler:
 _on_prepared: list[Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None]] = []
 
 
-def when_prepared(
+def when_loader_prepared(
     configure: Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None],
 ) -> None:
     """Register `configure(sampler, loader, lengths)`, called for the prepared data loader before it

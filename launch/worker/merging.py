@@ -54,14 +54,14 @@ def main(arguments: Sequence[str]) -> None:
         "dtype": str(saved.dtype).removeprefix("torch."),
         "tokens": sum(len(row) for row in rows),
         "own_samples": bool(request.rows),
-        "error": relative_difference(reloaded, adapted),
-        "adapter_effect": relative_difference(base, adapted),
+        "error": logit_difference(reloaded, adapted),
+        "adapter_effect": logit_difference(base, adapted),
         "same_first_choice": _agreement(reloaded, adapted),
     }
     if request.quantized:
         del saved
         quantized, _ = load_model(adapter, dtype=dtype, quantized=True)
-        report["quantized_error"] = relative_difference(reloaded, compute_logits(quantized, rows))
+        report["quantized_error"] = logit_difference(reloaded, compute_logits(quantized, rows))
     print(json.dumps(report), flush=True)
 
 
@@ -77,7 +77,7 @@ def compute_logits(model: Any, rows: Sequence[Sequence[int]]) -> list[Any]:
         ]
 
 
-def relative_difference(left: Sequence[Any], right: Sequence[Any]) -> float:
+def logit_difference(left: Sequence[Any], right: Sequence[Any]) -> float:
     """Return the mean absolute difference of logits.
 
     It is a share of the standard deviation of `right`.

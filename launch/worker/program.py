@@ -120,7 +120,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         if options.trainer.module is None:
             tracker_runs.continue_wandb(events.rank, os.environ)
-            trainer.run(options.trainer)
+            trainer.run_script(options.trainer)
         elif "preview" in options.options:
             trl_preview.main(options.trainer, options.options, events, options.allowed)
         else:

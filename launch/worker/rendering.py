@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .json_codec import encode, to_json
-from .samples import ANSWER, PAIR, SamplesRequest, read_tools
+from .samples import ANSWER, PAIR, SamplesRequest, parse_tools
 from .system_turns import has_system_turn, merge_system_turn
 
 _MAX_REASON = 300  # characters of a template's reason
@@ -61,7 +61,7 @@ class RowRenderer:
 
     def _conversations(self, row: Mapping[str, Any]) -> Iterator[tuple[Any, Any, bool]]:
         """Yield what is rendered: messages, tools, and whether a generation prompt is added."""
-        tools = read_tools(row.get("tools"))
+        tools = parse_tools(row.get("tools"))
         if isinstance(row.get("messages"), list):
             yield row["messages"], tools, False
         if isinstance(row.get(ANSWER), list) and isinstance(row.get("prompt"), list):
@@ -116,14 +116,14 @@ def end_at_template_error(
     data = []
     for number, rows in enumerate(data_sets):
         files = request.whole[number] if request.whole else ()
-        data.append(chain.from_iterable(map(read_rows, files)) if files else rows)
+        data.append(chain.from_iterable(map(read_staged_rows, files)) if files else rows)
     error = find_template_error(data, renderer)
     if error is not None:
         request.out.write_text(encode({"template_error": to_json(error)}), encoding="utf-8")
         sys.exit(0)
 
 
-def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def read_staged_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a file that launch has written."""
     with path.open(encoding="utf-8") as stream:
         for line in stream:

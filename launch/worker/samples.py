@@ -14,12 +14,11 @@ from typing import Any
 from .answers import find_changed_answer, find_dropped_fields
 from .columns import MASKED
 from .json_codec import decode, encode
-from .turns import answers_of, find_learnt, find_runs
+from .turns import TokenSpan, answers_of, find_learnt, find_spans
 
 PAIR = ("chosen", "rejected")
 ANSWER = "completion"  # the column of the labelled answer of KTO
 _OF_KL_TERM = "KL_"  # the keys of KTO's mismatched answers (trl/trainer/kto_trainer.py:98-99)
-Place = tuple[int, int]  # indices of characters: the first, and the one after the last
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class SampleReport:
     def _describe(self, side: TokenizedSide) -> dict[str, Any]:
         if not side.messages:
             return self._describe_text(side)
-        tools = read_tools(side.tools)
+        tools = parse_tools(side.tools)
         rendered = self.tokenizer.apply_chat_template(
             side.messages, tools=tools, chat_template=self.template, tokenize=False
         )
@@ -182,12 +181,12 @@ def _is_only_learnt_cut(side: TokenizedSide, learnt: Sequence[int | None] | None
     if side.whole is None or learnt is None or len(learnt) != 1:
         return False
     ids, loss = side.whole
-    [(start, end)] = find_runs(loss or ())
+    [(start, end)] = find_spans(loss or ())
     is_end = list(side.ids) != list(ids[: len(side.ids)])
     return start < len(ids) - len(side.ids) if is_end else end > len(side.ids)
 
 
-def read_tools(tools: Any) -> Any:
+def parse_tools(tools: Any) -> Any:
     """Return the definitions of a sample's tools as a template is given them; None without any."""
     read = json.loads(tools) if isinstance(tools, str) and tools else tools
     return read or None
@@ -253,7 +252,7 @@ def _find_part(part: list[int], whole: list[int]) -> int | None:
     return len(whole) - len(part) if whole[-len(part) :] == part else None
 
 
-def _split_by_token(text: str, spans: Sequence[Place]) -> list[str]:
+def _split_by_token(text: str, spans: Sequence[TokenSpan]) -> list[str]:
     """Return the text of each token; a character of several tokens belongs to the first of them."""
     pieces = []
     done = spans[0][0] if spans else 0
@@ -265,11 +264,11 @@ def _split_by_token(text: str, spans: Sequence[Place]) -> list[str]:
 
 def _find_contents(
     text: str, messages: Sequence[Mapping[str, Any]]
-) -> list[tuple[Mapping[str, Any], Place | None]]:
+) -> list[tuple[Mapping[str, Any], TokenSpan | None]]:
     """Return each message with the place of its content in the text; None where the template leaves
     it out.
     """
-    places: list[tuple[Mapping[str, Any], Place | None]] = []
+    places: list[tuple[Mapping[str, Any], TokenSpan | None]] = []
     cursor = 0
     for message in messages:
         content = str(message.get("content") or "").strip()
@@ -331,7 +330,9 @@ def _has_null_keys(value: Any) -> bool:
     return isinstance(value, list) and any(_has_null_keys(element) for element in value)
 
 
-def _turn_at(span: Place, contents: Sequence[tuple[Mapping[str, Any], Place | None]]) -> int | None:
+def _turn_at(
+    span: TokenSpan, contents: Sequence[tuple[Mapping[str, Any], TokenSpan | None]]
+) -> int | None:
     """Return the number of the message that the token is completely inside of."""
     for number, (_, place) in enumerate(contents):
         if place is not None and place[0] <= span[0] < span[1] <= place[1]:

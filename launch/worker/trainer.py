@@ -59,7 +59,7 @@ def prepare(trainer: TrainerProgram) -> None:
         sys.argv = [str(trainer.module), *trainer.flags]
 
 
-def run(trainer: TrainerProgram) -> None:
+def run_script(trainer: TrainerProgram) -> None:
     """Run an unmodified script to its end. Its exceptions, including SystemExit, propagate."""
     runpy.run_path(sys.argv[0], run_name="__main__")
 
@@ -90,7 +90,7 @@ def error_chain(error: BaseException) -> list[dict[str, Any]]:
     return [
         {
             "type": type(item).__name__,
-            "message": shorten(str(item), _MESSAGE_BYTES),
+            "message": shorten_for_json(str(item), _MESSAGE_BYTES),
             "was_handled": was_handled,
             "packages": _packages(item)[:_MOST_PACKAGES],
         }
@@ -131,7 +131,7 @@ def _packages(error: BaseException) -> list[str]:
     return list(dict.fromkeys(reversed(packages)))
 
 
-def shorten(text: str, limit: int) -> str:
+def shorten_for_json(text: str, limit: int) -> str:
     """Cut the middle out of `text` until its JSON has at most `limit` bytes."""
     kept = len(text)
     while len(json.dumps(text)) > limit:

@@ -341,4 +341,7 @@ def choose_limit(hashes: Sequence[int], share: float) -> int:
     if ordered[0] == ordered[-1]:
         raise ValueError(f"all {rows:,} rows are equal")
     limit = ordered[held_out - 1]
-    return limit if limit < ordered[-1] else max(value for value in ordered if value < limit)
+    if limit < ordered[-1]:
+        return limit
+    # Equal rows have the same hash: those with the largest one are all trained on.
+    return max(value for value in ordered if value < limit)

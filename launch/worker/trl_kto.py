@@ -22,7 +22,7 @@ def prepare_rows(data: Any, split: str, evaluated: str | None, seed: int) -> Any
     of the seed, and those of `evaluated`, which may be several sets by their names.
 
     Other splits are returned as they are: data of the hub may have some without labels.
-    Raises ValueError for rows without labels, and for labels that are no truth values or all the
+    Raises ValueError for rows without labels, and for labels that are not booleans or all the
     same. Rows of a stream are neither counted nor shuffled.
     """
     prepared = dict(data)
@@ -44,7 +44,7 @@ def to_completions(rows: Any) -> Any:
     """Return rows with `prompt`, `completion` and `label`: staged rows have `messages`, whose last
     one is the labelled answer.
 
-    Raises ValueError for rows without labels, or whose labels are no truth values.
+    Raises ValueError for rows without labels, or whose labels are not booleans.
     """
     names = rows.column_names or list(next(iter(rows)))  # a stream may not know its columns
     if LABEL not in names:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from .channel import EventWriter
-from .generating import encode, write_answer
+from .generating import encode_conversation, write_answer
 
 _PROMPTS = 3
 _ROWS_SEARCHED = 100  # rows that are searched for prompts
@@ -41,7 +41,7 @@ def find_prompts(rows: Any, tokenizer: Any, longest: int) -> list[Any]:
         prompt = _read_prompt(row)
         if not prompt:
             continue
-        tokens = encode(tokenizer, prompt)["input_ids"].shape[1]
+        tokens = encode_conversation(tokenizer, prompt)["input_ids"].shape[1]
         if tokens <= longest:
             prompts.append(prompt)
         if len(prompts) == _PROMPTS:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .answers import answer_parts, contains_text, decode, round_trip, squeeze
+from .answers import Message, answer_parts, contains_text, decode_tokens, round_trip, squeeze
 from .columns import MASKED
 from .trl_options import LEARNS_LAST
 
 TRAINED_TURNS = "trained_turns"  # the staged column with a boolean for each message: is it learnt?
 
-Message = Mapping[str, Any]
-Run = tuple[
-    int, int
-]  # a run of tokens that carry loss: its first index, and the one after its last
+TokenSpan = tuple[int, int]  # of tokens or characters: the first, and the one after the last
 
 
 def choose_answers(row: Mapping[str, Any], learns: str) -> list[int]:
@@ -33,17 +30,17 @@ def answers_of(messages: Sequence[Message]) -> list[int]:
     return [number for number, turn in enumerate(messages) if turn["role"] == "assistant"]
 
 
-def find_runs(loss: Sequence[bool]) -> list[Run]:
-    """Return the runs of tokens that carry loss."""
-    runs = []
+def find_spans(loss: Sequence[bool]) -> list[TokenSpan]:
+    """Return the spans of tokens that carry loss."""
+    spans = []
     start = None
     for position, carries_loss in enumerate((*loss, False)):
         if carries_loss and start is None:
             start = position
         elif not carries_loss and start is not None:
-            runs.append((start, position))
+            spans.append((start, position))
             start = None
-    return runs
+    return spans
 
 
 def keep_answers(
@@ -55,17 +52,17 @@ def keep_answers(
 ) -> list[int]:
     """Mask the labels of the answers that are not in `kept`, and return all labels of the row.
 
-    The row is whole and its `labels` are those of all answers: each run of labels is one answer, in
-    the order of the messages. Raises ValueError if there are more or fewer runs than answers, or if
-    an answer is in the run of another one.
+    The row is whole and its `labels` are those of all answers: each span of labels is one answer, in
+    the order of the messages. Raises ValueError if there are more or fewer spans than answers, or if
+    an answer is in the span of another one.
     """
     answers = answers_of(messages)
-    runs = find_runs([label != MASKED for label in labels])
-    if len(runs) != len(answers):
-        raise ValueError(f"the chat template marks {len(runs)} answers of {len(answers)}")
-    texts = [decode(tokenizer, ids[start:end]) for start, end in runs]
+    spans = find_spans([label != MASKED for label in labels])
+    if len(spans) != len(answers):
+        raise ValueError(f"the chat template marks {len(spans)} answers of {len(answers)}")
+    texts = [decode_tokens(tokenizer, ids[start:end]) for start, end in spans]
     chosen = list(labels)
-    for number, (start, end), text in zip(answers, runs, texts, strict=True):
+    for number, (start, end), text in zip(answers, spans, texts, strict=True):
         content = _read_content(tokenizer, messages[number])
         is_elsewhere = any(contains_text(other, content) for other in texts)
         if not contains_text(text, content) and is_elsewhere:
@@ -89,14 +86,14 @@ def find_learnt(
     that occur in the template too, the one is taken before which the template writes as much text
     as stands before the run. `tools` are those of the conversation.
     """
-    rendered = squeeze(decode(tokenizer, ids))
+    rendered = squeeze(decode_tokens(tokenizer, ids))
     contents = [squeeze(_read_content(tokenizer, message)) for message in messages]
     # The content of a turn that the template omits or rewrites can't be found.
     known = [content if content in rendered else "" for content in contents]
     learnt: list[int | None] = []
-    for start, end in find_runs(loss):
-        text = squeeze(decode(tokenizer, ids[start:end]))
-        before = squeeze(decode(tokenizer, ids[:start])) if start else ""
+    for start, end in find_spans(loss):
+        text = squeeze(decode_tokens(tokenizer, ids[start:end]))
+        before = squeeze(decode_tokens(tokenizer, ids[:start])) if start else ""
         is_cut = end == len(ids)
         candidates = []
         for number in answers_of(messages):

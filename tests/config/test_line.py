@@ -12,7 +12,7 @@ from launch.config.line import (
     refuse_rank,
 )
 from launch.config.override_checks import check_overrides
-from launch.config.quoting import quote_value
+from launch.config.quoting import quote_if_needed, quote_value
 from launch.config.shorthand import expand
 from launch.errors import UserError
 from tests.messages import outline, values_of
@@ -202,6 +202,17 @@ def test_text_that_hydras_grammar_lacks_is_quoted(override: str, value: object) 
         assert quoted == override
         return
     assert OverridesParser.create().parse_override(quoted).value() == value
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "./a-b.jsonl", "~/x", "a:b", "x@y", "a*", "", "a b", "a,b", "é", "it's", "{a}"]
+)
+def test_a_text_is_the_same_after_hydra_read_it(text: str) -> None:
+    for override, value in (
+        (f"x={quote_if_needed(text)}", text),
+        (f"x=[{quote_if_needed(text)}]", [text]),
+    ):
+        assert OverridesParser.create().parse_override(override).value() == value
 
 
 def test_a_sweep_is_quoted_value_by_value() -> None:

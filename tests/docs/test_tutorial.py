@@ -14,9 +14,9 @@ from launch.commands.verbs import VERBS
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine, parse_line
 from launch.errors import EXIT_DONE, UserError
-from launch.trials.bench.engine import read_request as read_bench
-from launch.trials.rollout.request import read_request as read_rollout
-from launch.trials.tune.engine import read_request as read_tune
+from launch.trials.bench.engine import read_bench_request as read_bench
+from launch.trials.rollout.request import read_rollout_request as read_rollout
+from launch.trials.tune.engine import read_tune_line as read_tune
 from tests.paths import ROOT
 
 PAGES = (

@@ -13,7 +13,7 @@ from launch.data.samples import LengthsBySide
 from launch.data.staging import stage
 from launch.errors import UserError
 from launch.execution.mixture_shares import (
-    count_rows,
+    count_training_rows,
     describe_shares_by_tokens,
     share_mixture,
     split_merged,
@@ -83,12 +83,12 @@ def test_rows_that_are_held_out_are_not_counted(tmp_path: Path) -> None:
         whole = write_whole(entry, tmp_path / "whole.jsonl")
         written = [line for file in whole for line in file.read_bytes().splitlines()]
         assert len(written) == 10 + (3 if rows == 10 else 0)
-        assert count_rows(entry, whole) == rows
+        assert count_training_rows(entry, whole) == rows
         stage(entry.data, machine.digests.of)
         staged = write_whole(entry, tmp_path / "none.jsonl")
-        assert staged[0] == entry.data.train_file and count_rows(entry, staged) == rows
+        assert staged[0] == entry.data.train_file and count_training_rows(entry, staged) == rows
     hub = replace(entry, data=None, source=replace(entry.source, local=None))
-    assert write_whole(hub, tmp_path / "none.jsonl") == () and count_rows(hub, ()) is None
+    assert write_whole(hub, tmp_path / "none.jsonl") == () and count_training_rows(hub, ()) is None
 
 
 def mixed(folder: Path, mix: str) -> Plan:

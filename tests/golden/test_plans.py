@@ -17,7 +17,7 @@ import pytest
 
 from launch import resources
 from launch.api.planning import PlannedRun
-from launch.commands.plan import describe
+from launch.commands.plan import describe_plan
 from launch.config.schema import Device
 from launch.errors import UserError
 from launch.planning.build import build_plan
@@ -102,7 +102,7 @@ def test_plan(line: tuple[str, ...], terminal: Terminal, golden: Golden) -> None
     stage, trainer, *overrides = line
     printed = terminal.run("plan", f"stage={stage}", f"trainer={trainer}", *overrides, "--json")
     assert printed.code == 0, printed.err
-    shown = [f"$ launch {printed.line}", *describe_plan(json.loads(printed.out))]
+    shown = [f"$ launch {printed.line}", *describe_json(json.loads(printed.out))]
     golden(
         f"plans/{_name(line)}", [*shown, *(f"stderr: {line}" for line in printed.err.splitlines())]
     )
@@ -146,11 +146,11 @@ def _verdict(width: dict[str, Any], *overrides: str) -> str:
         )
         return " and ".join(sorted({problem.id for problem in error.problems}))
     assert planned.as_json()["stage"] == planned.plan.stage
-    assert describe(planned, {})[-1].strip()
+    assert describe_plan(planned, {})[-1].strip()
     return "accepted"
 
 
-def describe_plan(plan: dict[str, Any]) -> Iterator[str]:
+def describe_json(plan: dict[str, Any]) -> Iterator[str]:
     """Yield a plan's JSON: a line for each flag and each part of the command, and for each other
     leaf.
 

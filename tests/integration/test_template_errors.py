@@ -17,7 +17,7 @@ from launch.execution.preview import (
     write_request,
     write_samples,
 )
-from launch.execution.template_errors import describe_error, write_whole
+from launch.execution.template_errors import describe_template_error, write_whole
 from launch.planning.build import plan_on_this_machine
 from launch.planning.plan import Plan
 from launch.worker.json_codec import from_json
@@ -144,7 +144,7 @@ def test_the_row_is_found_though_two_are_shown(
     error = from_json(TemplateError, content["template_error"])
     assert (error.row, error.rows, error.all_rows) == (ROWS - 1, 1, ROWS)
     [entry] = plan.inputs.mixture
-    problem = describe_error(error, entry, [out.parent / "whole.jsonl"], places, "mine")
+    problem = describe_template_error(error, entry, [out.parent / "whole.jsonl"], places, "mine")
     assert problem.id == "template_raises" and str(problem.where).endswith(LAST)
     assert "No system turns here (" in problem.message and "manual" not in problem.message
     assert problem.cure is not None and [str(way) for way in problem.cure.ways] == [MERGE]

@@ -12,7 +12,7 @@ import pytest
 from launch.errors import UserError
 from launch.planning.adapter import read_adapter
 from launch.planning.estimate.forecast import forecast_memory
-from launch.planning.estimate.memory import MemoryEstimate
+from launch.planning.estimate.memory_estimate import MemoryEstimate
 from launch.planning.expectations import requested_settings
 from launch.planning.lora import settings_of_adapter
 from launch.planning.plan import Plan

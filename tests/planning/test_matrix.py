@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launch.api.planning import PlannedRun
-from launch.commands.plan import describe
+from launch.commands.plan import describe_plan
 from launch.config.schema import Device
 from launch.errors import UserError
 from launch.planning.build import build_plan
@@ -183,7 +183,7 @@ def first_problem(stage: str, trainer: str, *overrides: str, machine: Machine) -
         assert problem.id and problem.message and (problem.where or problem.cure), problem
         return problem.id
     shown = PlannedRun(plan)
-    assert describe(shown, {}) and shown.as_json()
+    assert describe_plan(shown, {}) and shown.as_json()
     return None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from launch.__main__ import main
 from launch.api.planning import PlannedRun
-from launch.commands.plan import describe
+from launch.commands.plan import describe_plan
 from launch.data.staging import stage
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.speed import forecast_time, planned_steps
@@ -295,7 +295,7 @@ def test_a_long_path_leaves_the_columns_of_the_flags_where_they_are(tmp_path: Pa
     write_lines(folder / "rows.jsonl", [CHAT] * 200)
     mix = f"data.mix=[{{name: '{folder}/rows.jsonl'}}]"
     line = (*SFT, mix, "data.validation=0.1", "trainer=trl_sft", "recipe.eval_steps=50")
-    described = describe(PlannedRun(planned(*line, machine=machine_in(tmp_path))), {})
+    described = describe_plan(PlannedRun(planned(*line, machine=machine_in(tmp_path))), {})
     start = described.index("flags") + 1
     rows = described[start : described.index("", start)]
     columns = set()

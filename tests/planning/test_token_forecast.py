@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.api.planning import PlannedRun
-from launch.commands.plan import describe
+from launch.commands.plan import describe_plan
 from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing, RecipeConfig
 from launch.planning.batch_split import Batch
@@ -89,7 +89,9 @@ def test_dpo_py_is_such_a_one_and_what_cannot_deal_is_not_told_to(tmp_path: Path
         forecast = PlannedRun(plan).tokens
         assert forecast is not None and forecast.padding_share is not None
         assert (forecast.padding_share > 0.5) == (trainer == "dpo")
-        [line] = [line for line in describe(PlannedRun(plan), {}) if line.startswith("balance")]
+        [line] = [
+            line for line in describe_plan(PlannedRun(plan), {}) if line.startswith("balance")
+        ]
         assert ("recipe.balanced" in line) == deals
 
 
@@ -111,7 +113,7 @@ def test_a_plan_says_what_it_does_not_know(tmp_path: Path) -> None:
     # ten samples of a data set of the hub, of which nothing else says how many rows it has
     assert "few_steps" not in {warning.id for warning in plan.warnings}
     assert "few_steps" in {warning.id for warning in plan_of(cwd=tmp_path).warnings}
-    lines = describe(PlannedRun(plan), {})
+    lines = describe_plan(PlannedRun(plan), {})
     assert (
         "lengths     10 samples, mean 20, longest 30 tokens; 30% of the tokens carry loss" in lines
     )
@@ -147,7 +149,7 @@ def test_trls_run_measures_them_itself() -> None:
     overrides = ("trainer=trl_sft", "data.mix=[{name: some/data}]")
     plan = plan_of(*overrides)
     assert plan.options == (f"lengths={plan.lengths_file}",)
-    assert f"lengths     {UNKNOWN_TRL}" in describe(PlannedRun(plan), {})
+    assert f"lengths     {UNKNOWN_TRL}" in describe_plan(PlannedRun(plan), {})
     assert plan_of(*overrides, "recipe.packing=flatten").lengths_file == plan.lengths_file
     assert plan_of(*overrides, "flags.assistant_only_loss=false").lengths_file != plan.lengths_file
     assert (

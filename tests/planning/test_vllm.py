@@ -20,7 +20,7 @@ from launch.api.planning import PlannedRun
 from launch.check.machine.gpus import enough_gpus, gpus_are_free
 from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages
-from launch.commands.plan import describe
+from launch.commands.plan import describe_plan
 from launch.config.guards import SamplerMismatchLimits
 from launch.errors import UserError
 from launch.host import interpreter
@@ -265,10 +265,12 @@ def test_a_plan_shows_the_server_that_it_starts() -> None:
     server = planned_server(plan)
     assert server is not None
     assert PlannedRun(plan).as_json()["server"]["command"] == list(server.command)
-    shown = describe(PlannedRun(plan), {})[-1]
+    shown = describe_plan(PlannedRun(plan), {})[-1]
     assert "trl.scripts.vllm_serve" in shown and "CUDA_VISIBLE_DEVICES=2,3" in shown
     named = PlannedRun(planned(SERVER, NAMED))
-    assert "server" not in named.as_json() and "scripts.vllm_serve" not in describe(named, {})[-1]
+    assert (
+        "server" not in named.as_json() and "scripts.vllm_serve" not in describe_plan(named, {})[-1]
+    )
 
 
 @pytest.mark.parametrize(

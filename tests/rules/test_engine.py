@@ -12,7 +12,7 @@ import pytest
 from launch.rules.conditions import CONDITIONS
 from launch.rules.engine import apply_rules
 from launch.rules.facts import ABSENT, UNKNOWN, Place, Source
-from launch.rules.table import FILE, BadRowError, read_table
+from launch.rules.table import FILE, BadRowError, parse_rules
 from launch.worker.finding import Finding
 
 
@@ -47,7 +47,7 @@ def find(row: str, facts: WrittenFacts) -> list[Finding]:
     """Return what an entry of the table finds."""
     head = "x:\n  severity: error\n"
     message = "" if "message:" in row else "  message: bad\n"
-    return apply_rules(facts, read_table(f"{head}{message}{row}"))
+    return apply_rules(facts, parse_rules(f"{head}{message}{row}"))
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,8 @@ def test_names_of_the_checkout_and_who_sets_a_flag() -> None:
         ("when: {a: {matches: '('}}", "when a: 'matches' takes a regular expression, got ("),
         ("when: {a: {outside: 0-1}}", "when a: '0-1' is not a range such as [0, 1)"),
         ("whenn: {a: 1}", "there is no field 'whenn': allow, at"),
+        ("severity: fatal", "severity is error or warning, got fatal"),
+        ("severity: error, only: lint", "lint only warns: leave severity out beside only: lint"),
     ],
 )
 def test_a_row_that_says_something_impossible_is_named_when_the_table_is_read(
@@ -130,7 +132,19 @@ second:
     - {{flag: a}}
     - {{flag: b, {row}}}"""
     with pytest.raises(BadRowError, match=re.escape(f"second, row 2: {fault}")):
-        read_table(table)
+        parse_rules(table)
+
+
+def test_a_row_of_lint_alone_has_no_severity() -> None:
+    """It is a warning, also in an entry whose other rows are errors."""
+    (of_lint,) = parse_rules("a: {only: lint, flag: x, message: bad}")
+    assert of_lint.severity == "warning"
+    shared = "a: {severity: error, message: bad, rows: [{flag: x}, {flag: y, only: lint}]}"
+    assert [rule.severity for rule in parse_rules(shared)] == ["error", "warning"]
+    with pytest.raises(BadRowError, match="a, row 1: lint only warns"):
+        parse_rules("a: {severity: warning, only: lint, flag: x, message: bad}")
+    with pytest.raises(BadRowError, match="a, row 1: severity is error or warning, got None"):
+        parse_rules("a: {flag: x, message: bad}")
 
 
 def test_a_message_is_filled_once() -> None:

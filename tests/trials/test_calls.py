@@ -19,14 +19,14 @@ from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan
-from launch.trials.bench.engine import read_request as read_bench
+from launch.trials.bench.engine import read_bench_request as read_bench
 from launch.trials.bench.engine import run_in_turn
 from launch.trials.measurement import archive_earlier_try
 from launch.trials.record import State, TrialRecord
 from launch.trials.rollout.engine import run_widths
-from launch.trials.rollout.request import read_request as read_rollout
+from launch.trials.rollout.request import read_rollout_request as read_rollout
 from launch.trials.trial import Runner
-from launch.trials.tune.engine import read_request as read_tune
+from launch.trials.tune.engine import read_tune_line as read_tune
 from launch.trials.tune.engine import search
 from launch.worker.finding import Finding
 from tests.conftest import composed

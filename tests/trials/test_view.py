@@ -13,7 +13,7 @@ import pytest
 
 from launch import resources
 from launch.errors import UserError
-from launch.execution.report.document import SpreadPlot, show_range
+from launch.execution.report.document import SpreadPlot, format_range_with_unit
 from launch.execution.report.page import render_document
 from launch.trials.view import _state, read_trial, run_lines, trial_verb, write_trial_report
 from launch.worker.json_codec import SCHEMA_VERSION
@@ -110,7 +110,10 @@ def test_a_tune_has_what_was_predicted_probed_and_chosen(tmp_path: Path) -> None
         for estimate in estimates[: len(predicted)]
     ]
     for estimate in estimates[:3]:
-        assert show_range(estimate["low_seconds"], estimate["high_seconds"], "s") in page.text
+        assert (
+            format_range_with_unit(estimate["low_seconds"], estimate["high_seconds"], "s")
+            in page.text
+        )
     assert "out_of_memory" in page.text
 
 

@@ -72,7 +72,7 @@ def test_a_kind_is_proven_saved_and_merged(
     requested = KINDS[kind][1]
     assert verdicts(model, requested) == dict.fromkeys(requested, "proven")
     objects = models.objects(model.get_base_model())
-    lora, _ = start.check_adapter(objects, "4", requested.get(adapter_kind.MODULES))
+    lora, _ = start.check_lora(objects, "4", requested.get(adapter_kind.MODULES))
     assert lora.verdict == "proven"
 
     with torch.no_grad():
@@ -95,9 +95,9 @@ def test_a_kind_is_proven_saved_and_merged(
     transformers.AutoTokenizer.from_pretrained(base).save_pretrained(out)
     merged, _ = load_model(out, dtype="float32")
     found = merging.compute_logits(merged, ROWS)
-    assert merging.relative_difference(found, trained) < 1e-4
+    assert merging.logit_difference(found, trained) < 1e-4
     untrained = merging.compute_logits(load_model(base, dtype="float32")[0], ROWS)
-    assert merging.relative_difference(untrained, trained) > 1e-3
+    assert merging.logit_difference(untrained, trained) > 1e-3
 
 
 def test_another_kind_is_refuted(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.worker.channel import EVENT_BYTES, EventWriter, encode
+from launch.worker.channel import EVENT_BYTES, EventWriter, encode_event
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_an_event_that_can_never_fit_is_dropped(pipe: tuple[int, int]) -> None:
 @given(st.text(max_size=9000), st.text(max_size=9000))
 def test_long_texts_are_shortened_until_the_line_fits(message: str, path: str) -> None:
     event = {"kind": "error", "message": message, "where": path}
-    line = encode(event)
+    line = encode_event(event)
     assert len(line) <= EVENT_BYTES
     assert line.count(b"\n") == 1
     got = json.loads(line)

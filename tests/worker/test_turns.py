@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="the `train` dependencies are not ins
 from launch.resources import ROOT
 from launch.worker.columns import MASKED
 from launch.worker.samples import SampleReport, SamplesRequest, TokenizedSide
-from launch.worker.turns import TRAINED_TURNS, choose_answers, find_learnt, find_runs, keep_answers
+from launch.worker.turns import TRAINED_TURNS, choose_answers, find_learnt, find_spans, keep_answers
 from tests.chat_tokenizer import make_tokenizer
 from tests.integration.tiny_stage import marked_template
 
@@ -58,11 +58,11 @@ def test_the_answers_that_are_kept_are_found_again(
     messages = chat(texts)
     ids, labels = tokenise(tokenizer, messages)
     chosen = keep_answers(tokenizer, messages, ids, labels, kept)
-    decoded = [tokenizer.decode(ids[a:b]) for a, b in find_runs(learnt_by(chosen))]
+    decoded = [tokenizer.decode(ids[a:b]) for a, b in find_spans(learnt_by(chosen))]
     assert [text.partition("<")[0].strip() for text in decoded] == [texts[n] for n in kept]
     assert find_learnt(tokenizer, messages, ids, learnt_by(chosen)) == kept
     # what is cut off is not learnt, and nothing else takes its place
-    end = find_runs(learnt_by(chosen))[0][1]
+    end = find_spans(learnt_by(chosen))[0][1]
     assert find_learnt(tokenizer, messages, ids[:end], learnt_by(chosen[:end])) == kept[:1]
 
 
@@ -70,7 +70,7 @@ def test_what_is_no_answer_is_not_taken_for_one() -> None:
     tokenizer = make_tokenizer(TEMPLATES["tulu"])
     messages = chat(CHATS["different"])
     ids, labels = tokenise(tokenizer, messages)
-    (start, _), *_ = find_runs(learnt_by(labels))
+    (start, _), *_ = find_spans(learnt_by(labels))
     loss = [position < start for position in range(len(ids))]  # the question
     assert find_learnt(tokenizer, messages, ids, loss) == [None]
 
@@ -98,7 +98,7 @@ def test_the_only_learnt_answer_is_cut(
     ids, labels = tokenise(tokenizer, messages)
     chosen = keep_answers(tokenizer, messages, ids, labels, kept)
     loss = learnt_by(chosen)
-    end = max(find_runs(learnt_by(labels))[-1][1] - length, 40)
+    end = max(find_spans(learnt_by(labels))[-1][1] - length, 40)
     request = SamplesRequest(tmp_path / "out.json", 1, None, tmp_path, 1)
     report = SampleReport(request, tokenizer)
     report.begin_dataset()

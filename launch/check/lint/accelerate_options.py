@@ -76,7 +76,7 @@ def drop_launcher_flags(
     return tuple(kept)
 
 
-def find_file(argument: Argument, script: str) -> Iterator[Path]:
+def find_named_files(argument: Argument, script: str) -> Iterator[Path]:
     """Yield the path of the file that an argument of a script's command names, if it exists."""
     path = _find_file(argument.text, script) if argument.is_resolved else None
     if path is not None:

@@ -10,13 +10,13 @@ from typing import Any
 from launch.check.lint.accelerate_options import (
     check_named_files,
     drop_launcher_flags,
-    find_file,
+    find_named_files,
     named_files,
     read_launcher_flags,
 )
 from launch.check.lint.config_files import ConfigFile, read_config
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
-from launch.check.lint.flag_rules import GivenFlags, find_warnings
+from launch.check.lint.flag_rules import GivenFlags, find_flag_warnings
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainer_commands import (
@@ -202,7 +202,7 @@ class CommandChecker:
         wrong_flags = {problem.where for _, problem in report.problems}
         has_positional = any(problem.id == "positional" for _, problem in report.problems)
         checkout = self.schemas.checkout
-        for finding in find_warnings(given):
+        for finding in find_flag_warnings(given):
             if finding.where in wrong_flags:
                 continue
             # The positional argument is already reported, and explains the odd number.
@@ -234,7 +234,7 @@ def _find_config(schema: Schema, file: str, arguments: tuple[Argument, ...]) -> 
         for option, line, path in named_files(arguments, file, ("--config",)):
             return read_config(path, option, line)
     if schema.yaml_file and arguments and arguments[0].text.endswith(".yaml"):
-        for path in find_file(arguments[0], file):
+        for path in find_named_files(arguments[0], file):
             return read_config(path, "", arguments[0].line)
     return None
 

@@ -16,7 +16,7 @@ from launch.check.lint.trainer_commands import (
     LintFinding,
     ScanResult,
     TrainerScript,
-    merge,
+    merge_scans,
     not_followed,
     warning,
 )
@@ -82,7 +82,9 @@ def check_command_line(argv: Sequence[str], checker: CommandChecker) -> FileRepo
     arguments = [literal_argument(text, 1) for text in argv]
     scan = find_in_arguments(arguments)
     if not scan.commands and not scan.unfollowed:
-        scan = merge([scan, not_followed(f"'{argv[0]}' starts no trainer that lint knows", 1)])
+        scan = merge_scans(
+            [scan, not_followed(f"'{argv[0]}' starts no trainer that lint knows", 1)]
+        )
     return _check("command line", scan, checker)
 
 

@@ -59,7 +59,7 @@ class GivenFlags:
         return name
 
 
-def find_warnings(given: GivenFlags) -> list[LintFinding]:
+def find_flag_warnings(given: GivenFlags) -> list[LintFinding]:
     """Return every warning for one command, in the order of the table; the checker sets its
     line.
     """

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from launch.check.lint.shell import find_commands, find_in_arguments
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from launch.check.lint.trainer_commands import HINT, ScanResult, merge
+from launch.check.lint.trainer_commands import HINT, ScanResult, merge_scans
 from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, resolve_alias
 
 _COMMAND_KEYS = ("command", "entrypoint", "cmd", "program", "script")
@@ -23,7 +23,7 @@ def find_commands_in_yaml(documents: Iterable[Node]) -> ScanResult:
     scans: list[ScanResult] = []
     for document in documents:
         scans.extend(_find_in_words(words) for words in _candidate_commands(document))
-    return merge(scans)
+    return merge_scans(scans)
 
 
 def _candidate_commands(node: Node) -> Iterator[list[Scalar]]:
@@ -87,7 +87,7 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
             last = replace(last, arguments=(*last.arguments, *extra))
             inner = replace(inner, commands=(*others, last))
         scans.append(inner)
-    return merge(scans)
+    return merge_scans(scans)
 
 
 def _is_shell_text(word: Scalar) -> bool:

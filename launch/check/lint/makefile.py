@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.shell_syntax import logical_lines
-from launch.check.lint.trainer_commands import MARKER, ScanResult, merge, not_followed
+from launch.check.lint.trainer_commands import MARKER, ScanResult, merge_scans, not_followed
 
 _ASSIGNMENT = re.compile(
     r"^(?:export[ \t]+|override[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\?|\+|::?:?)?=[ \t]*(.*)$"
@@ -63,7 +63,7 @@ def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanRes
             scans.append(not_followed("a trainer is named outside of the recipes", number))
         number += len(parts)
     scans += [find_commands(shell, line_lookup(shell, start)) for start, shell in recipes]
-    return merge(scans)
+    return merge_scans(scans)
 
 
 def _recipe_command(line: str, is_makefile: bool) -> str | None:

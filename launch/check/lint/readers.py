@@ -22,7 +22,7 @@ from launch.check.lint.trainer_commands import (
     LintFinding,
     ScanResult,
     error,
-    merge,
+    merge_scans,
     not_followed,
     starts_trainer,
     warning,
@@ -169,7 +169,7 @@ def _read_markdown(text: str, first: int) -> ScanResult:
         inner = read(_PLACEHOLDER.sub("${_}", block.text), block.line)
         if block.fenced or inner.commands:  # an indented block may be prose
             scans.append(inner)
-    return merge(scans)
+    return merge_scans(scans)
 
 
 def _read_yaml(text: str, first: int) -> ScanResult:

@@ -35,7 +35,7 @@ from launch.check.lint.trainer_commands import (
     LintFinding,
     ScanResult,
     TrainerCommand,
-    merge,
+    merge_scans,
     not_followed,
     warning,
 )
@@ -100,7 +100,7 @@ def find_in_arguments(
         return NO_COMMANDS
     if is_mason(arguments):
         groups = [group[1:] for group in split_at_separators(arguments)[1:]]
-        return merge(_find_in_mason_group(group, reparses + 1) for group in groups if group)
+        return merge_scans(_find_in_mason_group(group, reparses + 1) for group in groups if group)
     arguments = with_supplied(name, arguments)
     commands = [] if name.text == "eval" else find_trainer_starts(arguments)
     if commands:
@@ -110,7 +110,7 @@ def find_in_arguments(
             return scan.doubted("not_followed", message)
         return scan
     texts = _shell_texts(name, arguments)
-    scan = merge(_find_in_text(text, reparses, variables.functions) for text in texts)
+    scan = merge_scans(_find_in_text(text, reparses, variables.functions) for text in texts)
     if scan != NO_COMMANDS:
         return scan
     reason = explain_unfollowed(name, arguments, command, variables)
@@ -170,7 +170,7 @@ def _find_in_document(document: ShellDocument, variables: Variables, reparses: i
     scans.extend(find_unfollowed_declarations(document, expanded, variables))
     line_of = variables.line_of
     scans += [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
-    scan = merge(scans)
+    scan = merge_scans(scans)
     # Of several reasons on a line, the first one is listed.
     by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
     return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
@@ -268,7 +268,7 @@ def _find_line_by_line(
             # the note about the whole text replaces those about its lines
             scans.append(replace(scan, notes=()))
         offset += len(logical_line) + 1
-    return merge(scans)
+    return merge_scans(scans)
 
 
 def _find_in_logical_line(

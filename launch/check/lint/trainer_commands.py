@@ -180,7 +180,7 @@ def not_followed(reason: str, line: int) -> ScanResult:
     return ScanResult(unfollowed=(warning("not_followed", f"not followed: {reason}", line),))
 
 
-def merge(scans: Iterable[ScanResult]) -> ScanResult:
+def merge_scans(scans: Iterable[ScanResult]) -> ScanResult:
     """Return the commands of all, in the order of their lines, and everything else."""
     commands: list[TrainerCommand] = []
     notes: list[LintFinding] = []

@@ -9,7 +9,7 @@ from launch.config.schema import Device, Mode
 from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
-from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory
+from launch.planning.estimate.forecast import MemoryFit, describe_forecast, forecast_memory
 from launch.planning.estimate.model_state import bytes_per_parameter
 from launch.planning.estimate.out_of_memory import advise_without_remedy
 from launch.planning.estimate.planned_setting import (
@@ -133,7 +133,7 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
     forecast = forecast_memory(plan, host.environ, card=card, lengths=lengths, flash=flash)
     text = f"{facts}; {forecast.why}"
     if forecast.worst:
-        text = f"{facts}; predicted: {describe(forecast)[0]}"
+        text = f"{facts}; predicted: {describe_forecast(forecast)[0]}"
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")
     cure = advise_without_remedy(plan)

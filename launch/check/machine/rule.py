@@ -45,7 +45,8 @@ def rule(
 ) -> Callable[[Callable[[Plan, Host], Finding]], PreflightRule]:
     """Turn a function into a rule. Its docstring is the rule's summary: why it exists.
 
-    The function's name then is the rule, which is no function: `NAME.judge(plan, host)` calls it.
+    The function's name then stands for the rule and not for a function: `NAME.judge(plan, host)`
+    calls it.
     """
 
     def make(function: Callable[[Plan, Host], Finding]) -> PreflightRule:

@@ -22,8 +22,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
 
+from launch.config.ranges import is_number
 from launch.worker.json_codec import SCHEMA_VERSION, versioned
 from launch.worker.opened import FileUse, UsedFile
 
@@ -222,8 +223,3 @@ def read_opened(event: Event) -> UsedFile | None:
     if use not in get_args(FileUse):
         return None
     return UsedFile(event.data["path"], (device, inode, size, modified, changed), use)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether the value is a JSON number, which true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -197,10 +197,12 @@ def evidence_table(items: Sequence[Evidence], *, is_whole: bool = False) -> list
     others = [item for item in items if item.verdict is None and item.what in _NOTABLE]
     rows = []
     for item in (*judged, *others):
-        verdict = str(item.verdict or "-")
-        texts = (_describe_value(item), _describe_note(item))
-        value, note = texts if is_whole else map(_truncate, texts)
-        rows.append((verdict, item.what, value, note))
+        value = _describe_value(item)
+        note = _describe_note(item)
+        if not is_whole:
+            value = _truncate(value)
+            note = _truncate(note)
+        rows.append((str(item.verdict or "-"), item.what, value, note))
     proven = sum(item.verdict == PROVEN for item in judged)
     settings = "setting is" if len(judged) == 1 else "settings are"
     header = f"evidence: {proven} of {len(judged)} requested {settings} proven"

@@ -1,7 +1,7 @@
 """Read a run's folder. Status, report, compare, eval, merge, trials and the Python API use this.
 
 Each part is read when it is first used. A part that is missing, half-written or broken is empty, and
-`Run.notes` names it.
+`Run.missing_parts` names it.
 """
 
 from __future__ import annotations
@@ -196,22 +196,22 @@ class Run:
         return positive[-1] if positive else None
 
     @cached_property
-    def notes(self) -> list[str]:
+    def missing_parts(self) -> list[str]:
         """A sentence for each part of the record that is missing, or that could not be read."""
-        notes = [self._note_plan(), self._note_steps(), *self.damaged_lines]
+        sentences = [self._check_plan(), self._check_steps(), *self.damaged_lines]
         for name in ("DONE", "FAILED", "evidence.json", "versions.json", "git.json"):
             path = self.folder / name
             if path.exists() and not read_json_object(path):
-                notes.append(f"{name} cannot be read")
-        return [note for note in notes if note]
+                sentences.append(f"{name} cannot be read")
+        return [sentence for sentence in sentences if sentence]
 
-    def _note_plan(self) -> str | None:
+    def _check_plan(self) -> str | None:
         if not self.plan:
             state = "cannot be read" if (self.folder / "plan.json").exists() else "is missing"
             return f"plan.json {state}: the plan, its flags and its command are not shown"
         return str(self.other_format) if self.other_format else None
 
-    def _note_steps(self) -> str | None:
+    def _check_steps(self) -> str | None:
         if not (self.folder / "metrics.jsonl").exists():
             return "metrics.jsonl is missing: no step was logged"
         return None if self.metrics.steps else "metrics.jsonl has no logged step"
@@ -223,12 +223,12 @@ class Run:
         attempts = iterate_json_lines(self.folder / "attempts.jsonl")
         damaged_events = sum(value is None or read_event(value) is None for value in events)
         damaged_attempts = sum(value is None for value in attempts)
-        notes = [
+        counts = [
             count_unreadable("metrics.jsonl", self.metrics.unreadable),
             count_unreadable("events.jsonl", damaged_events),
             count_unreadable("attempts.jsonl", damaged_attempts),
         ]
-        return [note for note in notes if note]
+        return [count for count in counts if count]
 
     @cached_property
     def status(self) -> RunStatus:

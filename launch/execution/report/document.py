@@ -115,7 +115,7 @@ def wrap(sentences: Sequence[str]) -> list[str]:
     return lines
 
 
-def show(value: object, unit: str, scale: float = 1.0) -> str:
+def format_with_unit(value: object, unit: str, scale: float = 1.0) -> str:
     """Return a number of a record with its unit; `-` for anything else."""
     converted = number(value)
     if converted is None:
@@ -123,10 +123,10 @@ def show(value: object, unit: str, scale: float = 1.0) -> str:
     return f"{format_measurement(converted * scale)} {unit}".rstrip()
 
 
-def show_range(low: object, high: object, unit: str = "") -> str:
+def format_range_with_unit(low: object, high: object, unit: str = "") -> str:
     """Return `LOW to HIGH UNIT`, one value where both are shown alike; `-` if one is not a number."""
-    lowest = show(low, "")
-    highest = show(high, "")
+    lowest = format_with_unit(low, "")
+    highest = format_with_unit(high, "")
     if "-" in (lowest, highest):
         return "-"
     text = lowest if lowest == highest else f"{lowest} to {highest}"

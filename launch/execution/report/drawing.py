@@ -19,7 +19,7 @@ from launch.execution.record.steps import Point
 from launch.execution.report.charts import Chart, Line, round_value
 from launch.table import format_measurement
 
-Place = tuple[float, float]  # pixels from the left and from the top
+Pixel = tuple[float, float]  # pixels from the left and from the top
 
 _SIZE = (560, 210)
 _LARGE_SIZE = (840, 340)
@@ -159,11 +159,11 @@ class Drawing:
         low, high = self._range
         return self.area_height * (1 - (value / 2 - low / 2) / (high / 2 - low / 2))
 
-    def _place_segments(self, line: Line) -> list[list[Place]]:
+    def _place_segments(self, line: Line) -> list[list[Pixel]]:
         """Return the places of a curve's points. A value that is not finite ends a segment."""
         first, last = self.chart.steps
         pixels_per_step = self.area_width / (last - first)
-        segments: list[list[Place]] = [[]]
+        segments: list[list[Pixel]] = [[]]
         for step, value in line.points:
             rounded = round_value(value)
             if isinstance(rounded, str):
@@ -174,7 +174,7 @@ class Drawing:
         return segments
 
 
-def _curve_path(segments: Sequence[Sequence[Place]]) -> str:
+def _curve_path(segments: Sequence[Sequence[Pixel]]) -> str:
     """Return the SVG path of the segments that have more than one point."""
     path = ""
     for segment in segments:
@@ -183,7 +183,7 @@ def _curve_path(segments: Sequence[Sequence[Place]]) -> str:
     return path
 
 
-def _dots_path(segments: Sequence[Sequence[Place]]) -> str:
+def _dots_path(segments: Sequence[Sequence[Pixel]]) -> str:
     """Return the SVG path of the dots: all points if they are sparse, else the points that stand
     alone.
     """
@@ -258,11 +258,11 @@ def _label(value: float, power: int, is_scientific: bool) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def thin(places: Sequence[Place]) -> list[Place]:
+def thin(places: Sequence[Pixel]) -> list[Pixel]:
     """Return a curve with at most four places in each column of pixels: the first, the highest, the
     lowest, and the last.
     """
-    kept: list[Place] = []
+    kept: list[Pixel] = []
     for _, group in groupby(places, key=lambda place: int(place[0])):
         column = list(group)
         tops = [top for _, top in column]
@@ -271,7 +271,7 @@ def thin(places: Sequence[Place]) -> list[Place]:
     return kept
 
 
-def _write_places(places: Sequence[Place]) -> str:
+def _write_places(places: Sequence[Pixel]) -> str:
     """Return places in the syntax of an SVG path, with tenths of a pixel."""
     return " ".join(f"{round(left, 1):g} {round(top, 1):g}" for left, top in places)
 

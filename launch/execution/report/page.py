@@ -25,7 +25,6 @@ from launch.execution.report.evaluation import read_evaluation, read_samples
 from launch.execution.report.summary import (
     Figure,
     collect_figures,
-    compare_runs,
     describe_ending,
     describe_non_finite_metrics,
     find_state,
@@ -34,6 +33,7 @@ from launch.execution.report.summary import (
     guard_rows,
     label_runs,
     single_value_figures,
+    tabulate_runs,
     version_figures,
 )
 from launch.execution.report.timeline import build_timelines
@@ -65,7 +65,7 @@ def render_runs(
     comparison: list[list[str]] = []
     if len(runs) > 1:
         default_title = f"{len(runs)} runs: {', '.join(run_by_label)}"
-        comparison = compare_runs(run_by_label)
+        comparison = tabulate_runs(run_by_label)
     marks: list[tuple[int, str]] = []
     for label, run in run_by_label.items():
         name = f"{label}: " if len(runs) > 1 else ""

@@ -56,7 +56,7 @@ def find_state(run: Run) -> str:
     return run.outcome.state
 
 
-def count_steps(run: Run) -> str:
+def format_step_count(run: Run) -> str:
     """Return the number of optimizer steps that the run has done, for a label."""
     steps = run.outcome.steps if run.outcome else run.metrics.last_step
     return f"{steps or 0:,}"
@@ -68,7 +68,7 @@ def describe_ending(run: Run) -> str:
     sentence = f"{_VERDICTS[state]} "
     if state != "running":
         sentence += "after "
-    counted = count_steps(run)
+    counted = format_step_count(run)
     planned = run.total_steps
     if not planned and run.outcome:
         planned = run.outcome.planned_steps
@@ -117,7 +117,7 @@ def describe_non_finite_metrics(run: Run) -> list[str]:
     return sentences
 
 
-def compare_runs(runs: Mapping[str, Run]) -> list[list[str]]:
+def tabulate_runs(runs: Mapping[str, Run]) -> list[list[str]]:
     """Return a table of the runs by label, whose first row is the head.
 
     It has the facts that any of the runs has.
@@ -132,7 +132,7 @@ def compare_runs(runs: Mapping[str, Run]) -> list[list[str]]:
     rows = [["run", "state", "steps", *heads]]
     for index, (label, run) in enumerate(runs.items()):
         cells = [column[index] or "-" for column in columns]
-        rows.append([label, find_state(run), count_steps(run), *cells])
+        rows.append([label, find_state(run), format_step_count(run), *cells])
     return rows
 
 

@@ -181,9 +181,8 @@ class Reaper:
                 processes[process.pid, process.create_time()] = process
         if not _LINUX:
             self.seen.update(processes)
-            processes.update(
-                {key: process for key, process in self.seen.items() if process.is_running()}
-            )
+            alive = {key: seen for key, seen in self.seen.items() if seen.is_running()}
+            processes.update(alive)
             if self.run_id and (self.stop or self.status is not None):
                 processes.update(find_by_run_id(self.run_id))
         return {key: process for key, process in processes.items() if not is_zombie(process)}

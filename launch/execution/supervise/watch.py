@@ -52,7 +52,7 @@ from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan
-from launch.planning.read_files import CHANGED, LoadedFiles, describe
+from launch.planning.read_files import CHANGED, LoadedFiles, describe_changes
 
 _LOADED = ("reference_logprobs", "first_step", "training")  # phases after everything was loaded
 _TICK = 0.5  # seconds between two checks of the processes
@@ -242,7 +242,7 @@ class Watch:
         self._notes_seen = len(inputs.notes)
         if inputs.changes and not self._has_changes:
             self._has_changes = True
-            changed = GuardFinding(CHANGED, describe(inputs.changes))
+            changed = GuardFinding(CHANGED, describe_changes(inputs.changes))
             found.append(changed.apply_allow(self.config.allow))
         for finding in found:
             self._report(finding)

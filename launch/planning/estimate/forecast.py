@@ -14,12 +14,13 @@ from typing import Any
 
 from launch.config.schema import Device
 from launch.planning.estimate.cards import CardMemory, card_memory, describe_unknown_card
-from launch.planning.estimate.memory import (
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import (
     EVALUATION,
     GENERATION,
     UNCERTAINTY,
     MemoryEstimate,
-    estimate_memory,
+    largest_fitting,
 )
 from launch.planning.estimate.model_state import host_bytes
 from launch.planning.estimate.out_of_memory import Remedy, find_remedy
@@ -89,11 +90,11 @@ class MemoryForecast:
             return None
         if self.fit not in (MemoryFit.tight, MemoryFit.wont):
             return None
-        gib = self.card.gib / (1 + UNCERTAINTY)
-        return find_remedy(self.setting, gib, liger=self.liger, lengths=self.lengths)
+        limit = largest_fitting(self.card.gib)
+        return find_remedy(self.setting, limit, liger=self.liger, lengths=self.lengths)
 
     def __repr__(self) -> str:
-        return f"<{describe(self)[0]}>"
+        return f"<{describe_forecast(self)[0]}>"
 
     def as_json(self) -> dict[str, Any]:
         card = {"gib": round(self.card.gib, 2), "source": self.card.source} if self.card else None
@@ -121,9 +122,11 @@ def classify_fit(estimate: MemoryEstimate | None, card: CardMemory | None) -> Me
     """
     if estimate is None or card is None:
         return MemoryFit.unknown
-    if estimate.total * (1 + UNCERTAINTY) <= card.gib:
+    if estimate.surely_fits(card.gib):
         return MemoryFit.fits
-    return MemoryFit.tight if estimate.required * (1 - UNCERTAINTY) <= card.gib else MemoryFit.wont
+    if estimate.surely_exceeds(card.gib):
+        return MemoryFit.wont
+    return MemoryFit.tight
 
 
 def forecast_memory(
@@ -173,7 +176,7 @@ def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
     return forecast if card else replace(forecast, why_no_card=describe_unknown_card(cluster))
 
 
-def describe(forecast: MemoryForecast) -> list[str]:
+def describe_forecast(forecast: MemoryForecast) -> list[str]:
     """Describe the forecast in lines: the peak against the GPU, its parts, and the effect of the
     data's lengths.
     """

@@ -15,9 +15,7 @@ one range of addresses, and rows of any length fit into it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Mode
@@ -34,6 +32,7 @@ from launch.planning.estimate.activations import (
 )
 from launch.planning.estimate.allocator import STAGE_3, cached_bytes
 from launch.planning.estimate.generation import generation_bytes
+from launch.planning.estimate.memory_estimate import EVALUATION, GENERATION, GIB, MemoryEstimate
 from launch.planning.estimate.model_state import (
     bucket_bytes,
     bytes_per_parameter,
@@ -48,78 +47,10 @@ from launch.planning.estimate.model_state import (
 from launch.planning.estimate.optimizers import factored_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
-GIB = 1 << 30
-GENERATION = "generation"  # the names of moments
-EVALUATION = "evaluation"
-# The relative error of a prediction. docs/explanation/memory.md has the measured errors.
-UNCERTAINTY = 0.15
 # Bytes of the CUDA context with its kernels, and of NCCL's buffers with several ranks. They are usual
 # sizes, which no source gives and torch's counters do not show.
 CONTEXT = 0.6 * GIB
 COMMUNICATION = 1.2 * GIB
-
-
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """The memory on each GPU at the peak of a step, in GiB."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
-    logits: float
-    buffers: float
-    fragmentation: float  # reserved beyond the allocated peak
-    # The CUDA context, NCCL and vLLM in the same process, which the trainer does not count.
-    context: float
-    # The moment of the peak: generation, evaluation, loss, output matrix, last layer, first layer,
-    # embedding or step.
-    moment: str
-    moments: Mapping[str, float]  # GiB that are allocated at each moment
-
-    @property
-    def allocated(self) -> float:
-        """The value that torch.cuda.max_memory_allocated() would return, in GiB."""
-        state = self.parameters + self.gradients + self.optimizer
-        return state + self.activations + self.logits + self.buffers
-
-    @property
-    def reserved(self) -> float:
-        """The value that torch.cuda.max_memory_reserved() would return, in GiB."""
-        return self.allocated + self.fragmentation
-
-    @property
-    def total(self) -> float:
-        """The memory that the GPU needs to have."""
-        return self.reserved + self.context
-
-    @property
-    def required(self) -> float:
-        """The memory without which the GPU runs out: torch frees cached blocks before it does."""
-        return self.allocated + self.context
-
-    def parts(self) -> dict[str, float]:
-        """Return the parts by name, in the order of a table; they add up to `total`."""
-        names = (
-            "parameters",
-            "gradients",
-            "optimizer",
-            "activations",
-            "logits",
-            "buffers",
-            "fragmentation",
-            "context",
-        )
-        return {name: getattr(self, name) for name in names}
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "total_gib": round(self.total, 2),
-            "reserved_gib": round(self.reserved, 2),
-            "allocated_gib": round(self.allocated, 2),
-            "parts_gib": {name: round(size, 2) for name, size in self.parts().items()},
-            "moment": self.moment,
-        }
 
 
 @dataclass(frozen=True)

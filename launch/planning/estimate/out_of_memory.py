@@ -17,7 +17,8 @@ from pathlib import Path
 from launch.config.kinds import Kind
 from launch.config.schema import Device, Mode
 from launch.planning.batch_split import Batch, divisors
-from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import largest_fitting
 from launch.planning.estimate.optimizers import ADAMW, SMALLER, OptimizerState
 from launch.planning.estimate.setting import MemorySetting, longest_micro_batch
 from launch.planning.lengths import Lengths, load_lengths
@@ -198,7 +199,7 @@ def _advise_predicted(
     settings: RunSettings, memory: MemorySetting, capacity_gib: float
 ) -> str | None:
     """Return the advice to set the first change that is predicted to fit the GPU."""
-    limit = capacity_gib / (1 + UNCERTAINTY)
+    limit = largest_fitting(capacity_gib)
     lengths = load_lengths(settings.lengths)
     remedy = find_remedy(memory, limit, liger=False, lengths=lengths)
     if remedy is None:

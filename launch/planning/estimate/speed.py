@@ -112,12 +112,17 @@ def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rate
         operations = 2.0 * pairs  # the other half of the square is masked
         rate = rates.causal
     attention = operations * shape.query_width * shape.layers
-    # Backward takes 2.5 times forward's products of attention, because it recomputes one of them.
     extra = setting.extra_passes  # each a third of a forward and a backward pass
     matrices += extra * tokens * token_flops(shape) / 3
-    seconds = matrices / rates.matrix + (3.5 + recomputed + extra) * attention / rate
+    # Backward takes 2.5 times forward's products of attention, because it recomputes one of them.
+    passes_of_attention = 3.5 + recomputed + extra
     plain = replace(setting, tokens=tokens, checkpointing=False)
-    return seconds + (3 + recomputed + extra) * saved_bytes(plain) / rates.memory
+    passes_of_memory = 3 + recomputed + extra
+    return (
+        matrices / rates.matrix
+        + passes_of_attention * attention / rate
+        + passes_of_memory * saved_bytes(plain) / rates.memory
+    )
 
 
 def _host_seconds(setting: MemorySetting, rates: Rates) -> float:

@@ -9,7 +9,7 @@ from launch.config.kinds import Kind
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Family, Launcher, SystemTurns
 from launch.data.sources import is_pattern
-from launch.planning.data import count_rows, count_steps_at_once, find_step_limit
+from launch.planning.data import count_epoch_rows, count_steps_at_once, find_step_limit
 from launch.planning.estimate.speed import planned_steps
 from launch.planning.flags import Flag
 from launch.planning.packing import REFERENCE_ROWS
@@ -108,7 +108,7 @@ def _rows_of_epoch(case: FlagsCase) -> int | None:
     """
     if case.config.recipe.packing == Packing.bins:
         return None
-    return count_rows(case.inputs.mixture, case.data)
+    return count_epoch_rows(case.inputs.mixture, case.data)
 
 
 def _place_of_data(case: FlagsCase) -> str | None:

@@ -140,7 +140,8 @@ def _find_one_kind(labels: Labels | None) -> Iterator[Finding]:
     share = labels.share_of_one_kind(batch)
     if share <= _MOST_OF_ONE_KIND:
         return
-    good, bad = labels.count.good, labels.count.bad
+    good = labels.count.good
+    bad = labels.count.bad
     message = (
         f"of {good:,} good and {bad:,} bad answers, {share:.0%} of the steps of {batch} "
         "rows would have one kind only"

@@ -86,7 +86,8 @@ def plan_rule(
     """Turn a function into a rule. The first paragraph of its docstring is the rule's summary: why
     it exists.
 
-    The function's name then is the rule, which is no function: `NAME.judge(case)` calls it.
+    The function's name then stands for the rule and not for a function: `NAME.judge(case)` calls
+    it.
     """
 
     def make(function: Judge[Case]) -> PlanRule[Case]:

@@ -112,7 +112,7 @@ def check_flags_together(case: FlagsCase) -> list[Finding]:
     return _split(_find(FLAGS_RULES, case, case.config.allow))
 
 
-def find_warnings(plan: Plan) -> list[Finding]:
+def find_plan_warnings(plan: Plan) -> list[Finding]:
     """Return the warnings about a finished plan."""
     return _find(PLAN_RULES, plan, plan.config.allow)
 

@@ -59,7 +59,7 @@ class BenchRequest:
         return self.common.without(*keys).with_overrides(*own)
 
 
-def read_request(line: CommandLine) -> BenchRequest:
+def read_bench_request(line: CommandLine) -> BenchRequest:
     """Split the line at its `--`. Raises UserError: bench_settings, bench_alone, bench_common,
     duplicate_override.
     """

@@ -24,7 +24,7 @@ from launch.trials.view import COMPARED
 from launch.worker.evidence import REFUTED, UNPROVEN
 from launch.worker.finding import Finding
 
-Pair = tuple[int, Figures, Figures]  # number of the repeat, A's figures, B's figures
+RepeatPair = tuple[int, Figures, Figures]  # number of the repeat, A's figures, B's figures
 
 
 @dataclass
@@ -167,7 +167,7 @@ class BenchRecord(TrialRecord[BenchRun]):
         return run.side.rate
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[RepeatPair]:
         """Each repeat whose two runs have finished."""
         side_a, side_b = self.sides
         figures_of_a = side_a.figures_by_repeat

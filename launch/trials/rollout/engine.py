@@ -39,7 +39,12 @@ from launch.trials.measurement import archive_earlier_try
 from launch.trials.record import State, archive_other_format, read_earlier
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
-from launch.trials.rollout.request import RequestedWidth, RolloutRequest, SubmitMode, read_request
+from launch.trials.rollout.request import (
+    RequestedWidth,
+    RolloutRequest,
+    SubmitMode,
+    read_rollout_request,
+)
 from launch.trials.trial import Runner, finish_trial, plan_probe, say_lines, say_plan
 from launch.worker.finding import Finding
 
@@ -307,7 +312,7 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
     The task runs the width if those before it passed, and applies the gates to it. Raises
     UserError: bad_width (`label` is not a width of this rollout).
     """
-    request = read_request(line)
+    request = read_rollout_request(line)
     record = plan_rollout(request)
     chosen = [run for run in record.runs if str(run.requested) == label]
     if not chosen:

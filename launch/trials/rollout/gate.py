@@ -55,7 +55,7 @@ def gate(
     """Make a gate of a function whose docstring is the gate's summary: why it exists.
 
     The function returns None if the gate does not apply: for another loss, or at the first width.
-    Its name then is the gate, which is no function: `NAME.judge(case)` calls it.
+    Its name then stands for the gate and not for a function: `NAME.judge(case)` calls it.
     """
 
     def make(function: GateFunction) -> Gate:

@@ -276,7 +276,12 @@ def mann_kendall(values: Sequence[float]) -> float:
     S counts +1 for each pair of values of which the later is higher, and -1 where it is lower.
     """
     n = len(values)
-    s = sum((b > a) - (b < a) for a, b in itertools.combinations(values, 2))
+    s = 0
+    for earlier, later in itertools.combinations(values, 2):
+        if later > earlier:
+            s += 1
+        elif later < earlier:
+            s -= 1
     deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     if s == 0 or deviation == 0:
         return 0.0

@@ -77,7 +77,7 @@ class RolloutRequest:
         return f"{self.key}={','.join(str(width) for width in self.widths)}"
 
 
-def read_request(line: CommandLine) -> RolloutRequest:
+def read_rollout_request(line: CommandLine) -> RolloutRequest:
     """Read the widths and the rollout's own options from the line.
 
     Raises UserError: no_widths, device_conflict, bad_width, widths_not_ascending, rollout_alone,

@@ -172,7 +172,7 @@ def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
 SHORT = tuple(vars(TuneConfig()))  # the options that stand for keys of the node `tune`
 
 
-def read_request(line: CommandLine) -> CommandLine:
+def read_tune_line(line: CommandLine) -> CommandLine:
     """Return the line for Hydra, with `tune`'s short options as keys of its node.
 
     Raises UserError: tune_alone, duplicate_override.
@@ -283,7 +283,7 @@ def _prediction_lines(record: TuneRecord) -> list[str]:
 
 
 Extra = tuple[str, Any]  # a key of the configuration and its value
-Run = Callable[[Prediction, int], None]  # probes a setting for a number of steps
+RunProbe = Callable[[Prediction, int], None]  # probes a setting for a number of steps
 # Reasons to stop after which probes and time may be left for other options of the best setting.
 _COMPLETED = (Stop.best_beats_the_rest, Stop.all_tried)
 
@@ -355,7 +355,7 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
 
 
 def _try_extras(
-    record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequence[Extra]]
+    record: TuneRecord, run: RunProbe, extras: Callable[[Candidate], Sequence[Extra]]
 ) -> None:
     """Try each extra option on the best setting so far.
 
@@ -393,7 +393,7 @@ def probe_full(
         take(record.full)
 
 
-def _probe_base(record: TuneRecord, run: Run) -> None:
+def _probe_base(record: TuneRecord, run: RunProbe) -> None:
     """Probe the recipe's own setting, for as many steps as there is time for.
 
     The gain and the loss are measured against it. It is often many times slower than the best, so

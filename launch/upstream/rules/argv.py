@@ -21,10 +21,16 @@ from launch.upstream.rules.conversion import (
     EXPECTED_VALUES,
     UNKNOWN,
     choice_error,
-    convert,
+    convert_text,
     unsettable_error,
 )
-from launch.upstream.rules.parser import ArgvToken, GivenOption, SplitArgv, is_flag, split_argv
+from launch.upstream.rules.parser import (
+    ArgvToken,
+    GivenOption,
+    SplitArgv,
+    looks_like_flag,
+    split_argv,
+)
 from launch.upstream.rules.post_init_state import Contradiction
 from launch.upstream.rules.values import unverified_message
 from launch.upstream.schema import Field, Schema
@@ -202,7 +208,7 @@ class _ArgvChecker(ArgvReport):
                 self._add(index, Finding.error("positional", message))
                 return
             may_be_value = index - 1 in may_take_value
-            if is_flag(token.text) or token.unknown or may_be_value:
+            if looks_like_flag(token.text) or token.unknown or may_be_value:
                 may_take_value.add(index)
             may_be_flags = "=" not in token.prefix and token.prefix[:1] in ("", "-")
             if token.unknown and may_be_flags:
@@ -210,7 +216,7 @@ class _ArgvChecker(ArgvReport):
                 self.more_flags_possible = True
             elif index in split.completions:
                 self._add_abbreviated(split, index, token)
-            elif is_flag(token.text):
+            elif looks_like_flag(token.text):
                 self._add_unknown_flag(index, token.text.partition("=")[0], split)
             elif not may_be_value:
                 message = f"'{token.text}' does not belong to a flag"
@@ -287,7 +293,7 @@ class _ArgvChecker(ArgvReport):
             self._check_unknown_value(flag, token, index)
             return UNKNOWN
         try:
-            value = convert(flag, token.text)
+            value = convert_text(flag, token.text)
         except UserError as error:
             self._add(index, *error.problems)
             return UNKNOWN
@@ -430,7 +436,7 @@ def _negative_number(tokens: list[ArgvToken], index: int) -> str | None:
     if index >= len(tokens) or tokens[index].unknown:
         return None
     text = tokens[index].text
-    return text if re.match(r"-[\d.]", text) and is_flag(text) else None
+    return text if re.match(r"-[\d.]", text) and looks_like_flag(text) else None
 
 
 def _positional_cure(split: SplitArgv, tokens: list[ArgvToken], index: int) -> str | None:
@@ -440,7 +446,7 @@ def _positional_cure(split: SplitArgv, tokens: list[ArgvToken], index: int) -> s
         return None
     given = options_before[-1]
     tokens_between = tokens[given.index + 1 : index]
-    if any(is_flag(token.text) for token in tokens_between):
+    if any(looks_like_flag(token.text) for token in tokens_between):
         return None
     name = given.option.field.name
     if given.is_joined and given.option.nargs == "+":

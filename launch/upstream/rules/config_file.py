@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch.errors import UserError, did_you_mean
-from launch.upstream.rules.conversion import EXPECTED_VALUES, UNKNOWN, choice_error, convert
+from launch.upstream.rules.conversion import EXPECTED_VALUES, UNKNOWN, choice_error, convert_text
 from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding
@@ -74,7 +74,7 @@ def _refused_value(flag: Field, value: Any) -> Finding | None:
         return Finding.error("bad_value", message, flag.name, "write a map")
     try:
         if isinstance(value, str) and flag.kind in (*_CONVERTED, "enum"):
-            convert(flag, value)
+            convert_text(flag, value)
     except UserError as error:
         (problem,) = error.problems
         return Finding.error("bad_value", problem.message, flag.name, problem.cure)

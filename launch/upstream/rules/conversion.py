@@ -26,22 +26,20 @@ class UnknownValue(Enum):
 UNKNOWN = UnknownValue.UNKNOWN
 
 
-def convert(field: Field, text: str) -> Any:
+def convert_text(field: Field, text: str) -> Any:
     """Convert and check a string as argparse does; `UNKNOWN` where the field's type can't be read.
 
     Raises UserError where the parser exits with an error: bad_type, bad_choice.
     """
-    converter = _CONVERTERS.get(field.kind)
     value: Any = None
-    if field.none_words and text.lower() in ("none", "null"):
-        value = None
-    elif converter is None:
-        return UNKNOWN
-    else:
-        value = converter(field, text)
-    # the conversion to an enum has already compared the text with its choices
-    is_checked = field.choices is not None and field.kind != "enum"
-    if is_checked and value is not UNKNOWN and value not in (field.choices or ()):
+    is_none = field.none_words and text.lower() in ("none", "null")
+    if not is_none:
+        converter = _CONVERTERS.get(field.kind)
+        value = converter(field, text) if converter else UNKNOWN
+    if value is UNKNOWN or field.choices is None:
+        return value
+    # The conversion to an enum has already compared the text with its choices.
+    if field.kind != "enum" and value not in field.choices:
         raise choice_error(field, text)
     return value
 

@@ -94,7 +94,7 @@ def _spellings(name: str) -> tuple[str, ...]:
     return f"--{name}", f"--{with_dashes}"
 
 
-def is_flag(text: str) -> bool:
+def looks_like_flag(text: str) -> bool:
     """Return whether argparse reads an argument as a flag, known or not."""
     return not _NO_FLAG.fullmatch(text)
 
@@ -116,7 +116,7 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
             rest = [later_index for later_index, _ in tokens[position:]]
             break
         word = parser.encode(index, token, split)
-        if len(parts[-1]) >= _PART_LENGTH and is_flag(word):
+        if len(parts[-1]) >= _PART_LENGTH and looks_like_flag(word):
             parts.append([])
         parts[-1].append(word)
     namespace = argparse.Namespace(split=split, tokens=dict(tokens))
@@ -196,7 +196,7 @@ class _Parser(argparse.ArgumentParser):
             if matches and matches != ("--help",):
                 split.completions[index] = matches
         if len(matches) != 1:
-            may_be_flag = matches or is_flag(token.text)
+            may_be_flag = matches or looks_like_flag(token.text)
             return f"{_NO_OPTION}{index}" if may_be_flag else str(index)
         split.flags.append(index)
         option = self.options[matches[0]]

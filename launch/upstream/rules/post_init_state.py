@@ -12,7 +12,7 @@ from launch.upstream.rules.uncertain_values import (
     Doubt,
     UncertainValue,
     doubt_of,
-    is_set,
+    is_certainly_set,
     make_uncertain,
 )
 
@@ -175,7 +175,7 @@ class InterpreterState:
         if not self.doubt or repr(before) == repr(value):
             return value
         doubt = max(self.doubt, doubt_of(before), doubt_of(value))
-        return UncertainValue(doubt, is_set=is_set(before) and is_set(value))
+        return UncertainValue(doubt, is_set=is_certainly_set(before) and is_certainly_set(value))
 
 
 def _matches(target: ast.expr, value: Any) -> TypeGuard[ast.Tuple]:

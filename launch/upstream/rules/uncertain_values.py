@@ -40,7 +40,7 @@ def truth_of(value: Any) -> bool | None:
     return value.truth if isinstance(value, UncertainValue) else bool(value)
 
 
-def is_set(value: Any) -> bool:
+def is_certainly_set(value: Any) -> bool:
     """Return whether a value is known not to be None."""
     return value.is_set if isinstance(value, UncertainValue) else value is not None
 

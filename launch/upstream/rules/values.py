@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.errors import UserError, nearest
-from launch.upstream.rules.conversion import EXPECTED_VALUES, convert, unsettable_error
+from launch.upstream.rules.conversion import EXPECTED_VALUES, convert_text, unsettable_error
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding
 
@@ -135,7 +135,7 @@ def _find_scalar_problems(field: Field, value: Any) -> Sequence[Finding]:
         message = f"{field.name} must be {_describe_expected(field)}, got {_describe_value(value)}"
         return (Finding.error("bad_type", message, field.name, cure),)
     try:
-        convert(field, _to_argv_text(field, value))
+        convert_text(field, _to_argv_text(field, value))
     except UserError as error:
         return error.problems
     return ()

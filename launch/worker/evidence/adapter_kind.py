@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import Evidence
@@ -27,22 +27,20 @@ def check_adapter_kind(model: Any, requested: Mapping[str, str], step: int) -> l
     `step`: the optimizer steps that were done before this process.
     """
     layers = list(_adapted_layers(model))
-    found: dict[str, Callable[[], tuple[str, str]]] = {
-        DORA: lambda: (_find_dora(layers), "LoraLayer.lora_magnitude_vector"),
-        RSLORA: lambda: (_find_rslora(layers), "LoraLayer.scaling against lora_alpha and r"),
-        MODULES: lambda: (_find_modules(model), "the trained copies of whole modules"),
-        PARAMETERS: lambda: (
-            _find_parameters(model, requested[PARAMETERS]),
-            "the parameters that an adapter is put around",
-        ),
-    }
     evidence = []
-    for name, find in found.items():
-        if name in requested:
-            value, how = find()
-            evidence.append(
-                Evidence(name, value, how).judge(requested[name], value == requested[name])
-            )
+    if DORA in requested:
+        how = "LoraLayer.lora_magnitude_vector"
+        evidence.append(Evidence(DORA, _find_dora(layers), how))
+    if RSLORA in requested:
+        how = "LoraLayer.scaling against lora_alpha and r"
+        evidence.append(Evidence(RSLORA, _find_rslora(layers), how))
+    if MODULES in requested:
+        how = "the trained copies of whole modules"
+        evidence.append(Evidence(MODULES, _find_modules(model), how))
+    if PARAMETERS in requested:
+        how = "the parameters that an adapter is put around"
+        evidence.append(Evidence(PARAMETERS, _find_parameters(model, requested[PARAMETERS]), how))
+    evidence = [item.compare(requested[item.what]) for item in evidence]
     if INIT in requested:
         evidence.append(_check_init(layers, requested[INIT], step))
     return evidence

@@ -38,7 +38,7 @@ class ForwardInputs:
     rows: int
     tokens: int  # padding included
     padding: int | None  # tokens; None if unknown
-    documents: int | None  # None if the model is not told where they begin
+    documents: int | None  # None if the model does not get their boundaries
 
     def __str__(self) -> str:
         tokens_per_row = self.tokens // max(1, self.rows)
@@ -71,7 +71,7 @@ def _count_padding(inputs: Mapping[str, Any]) -> int | None:
 
 
 def _count_documents(inputs: Mapping[str, Any]) -> int | None:
-    """Return the documents that the model is told of.
+    """Return the documents whose boundaries the model gets.
 
     OLMo-core's Transformer gets their lengths, filled up with 0 (olmo_core/nn/transformer/model.py,
     `forward`). Those of transformers get position ids, which start at 0 in each document.

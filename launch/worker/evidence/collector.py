@@ -84,7 +84,7 @@ class EvidenceCollector:
             self._clip_norm = float(norm)
 
     def backward_begins(self, accelerator: Any) -> None:
-        """Check everything but the clipping: the first micro batch has gone through the model."""
+        """Check everything but the clipping. Called after the first forward pass of a micro batch."""
         if self._objects is not None:
             self._note_rates()
             return
@@ -203,9 +203,7 @@ class EvidenceCollector:
         evidence += [
             *kernels.check_attention(objects, first, packing.value, requested.get("attention")),
             *precision.check_dtypes(objects),
-            *start.check_adapter(
-                objects, requested.get("lora"), requested.get(adapter_kind.MODULES)
-            ),
+            *start.check_lora(objects, requested.get("lora"), requested.get(adapter_kind.MODULES)),
             *adapter_kind.check_adapter_kind(objects.model, requested, objects.step or 0),
             *start.check_adapter_settings(objects.model, requested),
             *start.check_adapter_targets(objects.model, requested.get("lora_targets")),
@@ -282,7 +280,7 @@ class EvidenceCollector:
     def _count_steps(self, objects: TrainerObjects) -> optimizer.StepCount | None:
         epochs = self._requested.get(optimizer.EPOCHS)
         script = self._context.trainer.script_name
-        return optimizer.count_steps(objects, script, None if epochs is None else int(epochs))
+        return optimizer.read_step_count(objects, script, None if epochs is None else int(epochs))
 
     def _make_rate_check(self, objects: TrainerObjects) -> optimizer.RateCheck | None:
         """Return what compares the rate of each step; None if no schedule is requested."""

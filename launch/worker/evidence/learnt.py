@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..columns import MASKED, iter_batches
-from ..samples import read_tools
+from ..samples import parse_tools
 from ..trl_data import TEXT
 from ..trl_options import LEARNS_TEXT
 from ..turns import choose_answers, find_learnt
@@ -100,7 +100,7 @@ def _tokenise(
             yield _Row(tuple(ids[start : start + step]), row, False)
         return
     ids = tokenizer.apply_chat_template(
-        row["messages"], tools=read_tools(row.get("tools")), tokenize=True, return_dict=True
+        row["messages"], tools=parse_tools(row.get("tools")), tokenize=True, return_dict=True
     )["input_ids"]
     if limit is None or len(ids) <= limit:
         yield _Row(tuple(ids), row, True)
@@ -121,7 +121,7 @@ def _judge_row(
             return None
         return f"{learnt_tokens} of {len(loss)} tokens of a text"
     due = choose_answers(row.source, requested)
-    tools = read_tools(row.source.get("tools"))
+    tools = parse_tools(row.source.get("tools"))
     learnt = find_learnt(tokenizer, row.source["messages"], row.ids, loss, tools)
     if learnt == due:
         return None
@@ -147,15 +147,16 @@ def find_rows(
     found: list[list[bool] | None] = [None] * len(wanted)
     for part in trained:
         starts = numpy.cumsum(part.lengths) - part.lengths
-        for length, numbers in missing.items():
-            for start in starts[part.lengths == length]:
-                document = part.ids[start : start + length]
-                for number in list(numbers):
-                    if numpy.array_equal(document, arrays[number]):
-                        found[number] = part.loss[start : start + length].tolist()
-                        numbers.remove(number)
-                if not numbers:
-                    break
+        has_wanted_length = numpy.isin(part.lengths, list(missing))
+        for start, length in zip(
+            starts[has_wanted_length], part.lengths[has_wanted_length], strict=True
+        ):
+            document = part.ids[start : start + length]
+            numbers = missing[int(length)]
+            equal = [number for number in numbers if numpy.array_equal(document, arrays[number])]
+            for number in equal:
+                found[number] = part.loss[start : start + length].tolist()
+                numbers.remove(number)
     return found
 
 

@@ -41,7 +41,7 @@ _OTHER_SETTINGS = ("optim_args", "optimizer_kwargs", "optimizer_type")
 _GROUPS = "lr in the optimizer's param_groups"
 
 # A function from the number of optimizer steps done so far to the learning rate of the next step.
-Rates = Callable[[int], float]
+RateSchedule = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class StepCount:
         return math.ceil(steps) if self.rounds_up else int(steps)
 
 
-def transformers_rates(name: str, peak: float, ratio: float, count: StepCount) -> Rates:
+def transformers_rates(name: str, peak: float, ratio: float, count: StepCount) -> RateSchedule:
     """Return the rates that transformers' schedule `name` gives optimizer steps
     (transformers/optimization.py, get_scheduler). `ratio`: the share of the steps that warm up.
 
@@ -80,13 +80,13 @@ def transformers_rates(name: str, peak: float, ratio: float, count: StepCount) -
         num_warmup_steps=count.warmup(ratio),
         num_training_steps=count.schedule_total,
     )
-    factors: Sequence[Rates] = getattr(schedule, "lr_lambdas", ())
+    factors: Sequence[RateSchedule] = getattr(schedule, "lr_lambdas", ())
     if not factors:
         raise ValueError(f"{name} depends on more than the step")
     return lambda step: peak * factors[0](step * count.per_step)
 
 
-def olmo_core_rates(name: str, peak: float, ratio: float, count: StepCount) -> Rates:
+def olmo_core_rates(name: str, peak: float, ratio: float, count: StepCount) -> RateSchedule:
     """Return the rates that OLMo-core's schedule `name` gives optimizer steps
     (open_instruct/olmo_core_utils.py:279-288, olmo_core/optim/scheduler.py).
 
@@ -98,7 +98,7 @@ def olmo_core_rates(name: str, peak: float, ratio: float, count: StepCount) -> R
     return lambda step: float(schedule.get_lr(peak, step + 1, count.schedule_total))
 
 
-def count_steps(
+def read_step_count(
     objects: TrainerObjects, script: str | None, epochs: int | None
 ) -> StepCount | None:
     """Return the steps of a run by the variables of its training loop; None if these are missing.
@@ -161,7 +161,7 @@ class RateCheck:
     def __init__(
         self,
         requested: Mapping[str, str],
-        schedule: Callable[[str, float, float, StepCount], Rates],
+        schedule: Callable[[str, float, float, StepCount], RateSchedule],
         count: StepCount,
     ) -> None:
         ratio = float(requested[WARMUP])

@@ -205,7 +205,7 @@ _PARAMETERS = "named_parameters() of the model"
 _ADAPTER = "lora_"
 
 
-def check_adapter(
+def check_lora(
     objects: TrainerObjects, rank: str | None, modules: str | None = None
 ) -> list[Evidence]:
     """Return the evidence "lora" (rank, layers and trained parameters) and "base_dtype" (the type
@@ -260,7 +260,7 @@ def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evi
 
 
 def check_adapter_start(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
-    """Return the evidence "lora_start": whether the adapter is new or goes on with a trained one.
+    """Return the evidence "lora_start": whether the adapter is new or continues a trained one.
 
     The second matrices of a new adapter are zero, so that it changes nothing
     (peft/tuners/lora/layer.py, reset_lora_parameters). `requested` is "merged" for a new one, or

@@ -20,7 +20,7 @@ _COLUMNS = (
     *("rejected_labels", "prompt_ids", "chosen_ids", "rejected_ids", "completion_ids"),
 )
 
-Row = Mapping[str, Any]
+TokenRow = Mapping[str, Any]
 
 
 def spread_rows(count: int) -> list[int]:
@@ -31,7 +31,7 @@ def spread_rows(count: int) -> list[int]:
     return [number * (count - 1) // max(1, size - 1) for number in range(size)]
 
 
-def tokenise_with_open_instruct(config: Any, tokenizer: Any) -> Iterator[tuple[int, Row]]:
+def tokenise_with_open_instruct(config: Any, tokenizer: Any) -> Iterator[tuple[int, TokenRow]]:
     """Yield the number and the columns of some rows of a data set, as the transforms of its
     DatasetConfig tokenise them. Rows that its filters leave out are not among them.
     """
@@ -51,7 +51,9 @@ def tokenise_with_open_instruct(config: Any, tokenizer: Any) -> Iterator[tuple[i
             yield number, row
 
 
-def tokenise_with_trl(prepare: Callable[[Any, Any], Any], dataset: Any, args: Any) -> list[Row]:
+def tokenise_with_trl(
+    prepare: Callable[[Any, Any], Any], dataset: Any, args: Any
+) -> list[TokenRow]:
     """Return the columns of some rows of a data set, as `prepare(rows, args)` of a TRL trainer makes
     them, without the cache of `datasets`.
 
@@ -76,7 +78,7 @@ def tokenise_with_trl(prepare: Callable[[Any, Any], Any], dataset: Any, args: An
             datasets.enable_progress_bars()
 
 
-def count_missing(dataset: Any, rows: Sequence[Row]) -> int:
+def count_missing(dataset: Any, rows: Sequence[TokenRow]) -> int:
     """Return how many of the tokenised `rows` are not among those of `dataset`."""
     names = [name for name in _COLUMNS if name in dataset.column_names]
     if not names or not rows:
@@ -96,7 +98,7 @@ def count_missing(dataset: Any, rows: Sequence[Row]) -> int:
     return missing
 
 
-def _is_same(found: Row, due: Mapping[str, list[int]]) -> bool:
+def _is_same(found: TokenRow, due: Mapping[str, list[int]]) -> bool:
     return all(list(found[name]) == tokens for name, tokens in due.items())
 
 
@@ -114,7 +116,7 @@ def compare_counts(dataset: Any, parts: Sequence[Mapping[str, Any]]) -> list[str
         return []
     if sum(int(part["final_instances"]) for part in parts) != len(dataset):
         return []  # the evidence "mixture" reports that the number of rows differs
-    lengths, trained = columns.count_labels(dataset)
+    lengths, trained = columns.count_learnt_labels(dataset)
     faults = []
     start = 0
     for part in parts:

@@ -291,7 +291,8 @@ class Updates:
         for rate, group in zip(self._rates, groups, strict=True):
             decay = rate * float(group.get("weight_decay") or 0)
             decays.append(decay)
-            decay_of.update({id(parameter): decay for parameter in group["params"]})
+            for parameter in group["params"]:
+                decay_of[id(parameter)] = decay
         for name, tensor in self._sampled.items():
             self._kept[name] *= 1 - decay_of.get(id(tensor), max(decays))
 

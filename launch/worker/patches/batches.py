@@ -82,7 +82,7 @@ def _balance_batches(context: PatchContext) -> None:
         if context.events.rank == 0:
             balance.follow(batches)
 
-    global_batches.when_prepared(configure)
+    global_batches.when_loader_prepared(configure)
     if context.events.rank == 0:
         listen(StepListener(_BALANCED, context.events, balance.add_logged))
 
@@ -231,7 +231,7 @@ def _weight_tokens(patch: str, context: PatchContext) -> None:
         batches.loss_tokens = lengths.loss_tokens
         loader.base_dataloader.collate_fn = WeightingCollator(loader.collate_fn, batches, sums=sums)
 
-    global_batches.when_prepared(configure)
+    global_batches.when_loader_prepared(configure)
     hooks.when_prepared(LossWeighter(SUM if sums else TOKENS).follow)
 
 

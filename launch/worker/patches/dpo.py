@@ -176,7 +176,7 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def count_tokens(model: Any) -> None:
+def count_trained_tokens(model: Any) -> None:
     """Add the tokens of every forward pass of the training to the loop's own `local_metrics`."""
 
     def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ def _find_tracker() -> Any:
 
 def _listen(context: PatchContext) -> None:
     norm = hooks.follow_norm()
-    hooks.when_prepared(count_tokens)
+    hooks.when_prepared(count_trained_tokens)
 
     def begin(args: Any) -> None:
         if context.events.rank == 0:
@@ -245,7 +245,7 @@ def add_commit(path: Path, commit: str | None) -> Path:
     return path if commit is None else path.with_name(f"{path.stem}-{commit[:12]}{path.suffix}")
 
 
-def find_commit(model: Any) -> str | None:
+def find_hub_commit(model: Any) -> str | None:
     """Return the hub commit that a model was loaded from; None for a local folder."""
     config = getattr(trainer_objects.unwrap(model), "config", None)  # OLMo-core's model has none
     commit: str | None = getattr(config, "_commit_hash", None)
@@ -279,7 +279,7 @@ def _patch_cache(context: PatchContext) -> None:
     @replaces(dpo_utils, "build_reference_logprobs_cache")
     def build_and_time(build: Any, **options: Any) -> Any:
         context.events.begin("reference_logprobs")
-        options["cache_path"] = add_commit(options["cache_path"], find_commit(options["model"]))
+        options["cache_path"] = add_commit(options["cache_path"], find_hub_commit(options["model"]))
         is_cached = options["cache_path"].exists()
         began = time.perf_counter()
         built = build(**options)

@@ -18,7 +18,7 @@ name, or the path of its converted form. What upstream does, and what this patch
   rank (scheduler.py:75), the number of micro batches decides when the optimizer steps, and DDP's
   wrapper is in the names of the weights. Here another width reads them in its own terms.
 - The optimizer's state has the rate of the next step, by the schedule of the width that saved it. The
-  two schedules differ where the rows are no multiple of the global batch: one has epochs x
+  two schedules differ where the rows are not a multiple of the global batch: one has epochs x
   ceil(ranks x rows / global batch) steps, warm-up in whole steps of these (finetune.py:684,
   dpo_tune_cache.py:434). Here the optimizer gets the rate of the schedule of this width.
 """

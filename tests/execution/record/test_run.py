@@ -137,7 +137,7 @@ def test_a_broken_part_hides_no_other(
 def test_what_cannot_be_read_is_named(run: Path, name: str, damage: str, note: str) -> None:
     before = (run / name).read_text() if name.endswith(".jsonl") else ""
     (run / name).write_text(before + damage)
-    assert any(found.startswith(note) for found in Run(run).notes), Run(run).notes
+    assert any(found.startswith(note) for found in Run(run).missing_parts), Run(run).missing_parts
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ import pytest
 from launch import resources
 from launch.config.kinds import Kind
 from launch.config.schema import Mode
-from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import largest_fitting
 from launch.planning.estimate.out_of_memory import find_remedy
 from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
 from launch.planning.lengths import Histogram, Lengths
@@ -166,7 +167,7 @@ def test_what_would_fit_is_the_largest_batch_that_the_lengths_allow() -> None:
     run = next(run for run in RUNS if run["name"] == "32x1")
     tokens = 32 * run["max_seq_length"]
     out_of_memory = MemorySetting(**{**vars(setting(run)), "tokens": tokens})
-    gib = 139.8 / (1 + UNCERTAINTY)
+    gib = largest_fitting(139.8)
     lengths = Lengths(Kind.sft, Histogram.of(rows()[0]), None)
     by_limit, by_lengths = (
         find_remedy(out_of_memory, gib),

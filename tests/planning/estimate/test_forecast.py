@@ -17,7 +17,7 @@ from launch.planning.estimate.forecast import (
     MemoryFit,
     MemoryForecast,
     classify_fit,
-    describe,
+    describe_forecast,
     forecast_memory,
 )
 from launch.planning.estimate.memory import estimate_memory
@@ -96,7 +96,10 @@ def test_what_is_not_known_is_said_and_not_guessed(overrides: list[str], why: st
         planned_setting(planned(*overrides), {}, flash=False)
     prediction = forecast(*overrides)
     assert prediction.worst is None and prediction.fit == MemoryFit.unknown
-    assert describe(prediction)[0].startswith("unknown: ") and why in describe(prediction)[0]
+    assert (
+        describe_forecast(prediction)[0].startswith("unknown: ")
+        and why in describe_forecast(prediction)[0]
+    )
     assert prediction.as_json()["fit"] == "unknown" and why in prediction.as_json()["why_unknown"]
 
 
@@ -226,8 +229,8 @@ def test_without_a_card_there_is_no_verdict_and_what_would_give_one() -> None:
     assert prediction.fit == MemoryFit.unknown
     reason = describe_unknown_card(planned("stage=sft", "gpus=8").config.cluster)
     assert "cluster.gpu_memory=GIB" in reason and "cluster.gpu_type" in reason
-    assert describe(replace(prediction, why_no_card=reason))[-1] == reason
-    assert "cluster.gpu_memory" not in " ".join(describe(forecast("stage=sft", "gpus=8")))
+    assert describe_forecast(replace(prediction, why_no_card=reason))[-1] == reason
+    assert "cluster.gpu_memory" not in " ".join(describe_forecast(forecast("stage=sft", "gpus=8")))
 
 
 def test_lengths_of_the_data_replace_the_limit() -> None:
@@ -238,7 +241,7 @@ def test_lengths_of_the_data_replace_the_limit() -> None:
     assert packed.longest_tokens is not None and 3000 < packed.longest_tokens < 16 * 3000
     assert packed.worst and packed.longest and packed.longest.total < packed.worst.total
     assert packed.expected == packed.longest
-    lines = describe(packed)
+    lines = describe_forecast(packed)
     assert "the data's longest micro batch" in lines[0] and "16 samples of 4096 tokens" in lines[2]
 
 
@@ -261,7 +264,7 @@ def test_what_would_fit_is_named_and_keeps_the_global_batch() -> None:
     again = forecast_memory(after, {}, card=CARD, lengths=None, flash=False)
     assert again.fit == MemoryFit.fits and again.worst is not None
     assert again.worst.total == pytest.approx(prediction.remedy.gib)
-    assert any("would fit: recipe.liger=true" in line for line in describe(prediction))
+    assert any("would fit: recipe.liger=true" in line for line in describe_forecast(prediction))
 
 
 def test_less_is_tried_before_more_is_given_up() -> None:
@@ -274,7 +277,7 @@ def test_less_is_tried_before_more_is_given_up() -> None:
     assert samples == [16, 16]  # of a rank in each step
     assert find_remedy(setting, 1) is None
     assert forecast("stage=sft", "gpus=1", "model=llama3_1_70b").remedy is None
-    lines = describe(forecast("stage=sft", "gpus=1", "model=llama3_1_70b"))
+    lines = describe_forecast(forecast("stage=sft", "gpus=1", "model=llama3_1_70b"))
     assert any("no setting with this global batch" in line for line in lines)
 
 

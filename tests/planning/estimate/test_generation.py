@@ -16,7 +16,8 @@ from launch.config.schema import Mode
 from launch.planning.estimate.cards import CardMemory, rates_for_card
 from launch.planning.estimate.forecast import forecast_memory
 from launch.planning.estimate.generation import cache_bytes, generation_seconds
-from launch.planning.estimate.memory import GENERATION, estimate_memory
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import GENERATION
 from launch.planning.estimate.setting import AdapterSetting, Attention, Generation, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from tests.conftest import planned

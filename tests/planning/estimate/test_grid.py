@@ -27,10 +27,8 @@ from launch.planning.estimate.allocator import (
 )
 from launch.planning.estimate.cards import CardMemory
 from launch.planning.estimate.forecast import MemoryFit, MemoryForecast, classify_fit
-from launch.planning.estimate.memory import (
-    GIB,
-    estimate_memory,
-)
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import GIB
 from tests.planning.estimate.grid import FAST, Measured, read_grid, read_region, read_steps
 
 PAGE = resources.ROOT / "docs" / "explanation" / "memory.md"

@@ -13,7 +13,8 @@ from launch.config.kinds import Kind
 from launch.config.schema import Mode
 from launch.planning.build import build_plan
 from launch.planning.estimate import activations
-from launch.planning.estimate.memory import GIB, estimate_memory
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import GIB
 from launch.planning.estimate.planned_setting import UnknownMemoryError, planned_setting
 from launch.planning.estimate.setting import Attention, MemorySetting, longest_micro_batch
 from launch.planning.estimate.shape import ModelShape, with_parameters

@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from launch.config.kinds import Kind
 from launch.config.schema import Mode
-from launch.planning.estimate.memory import GIB, estimate_memory
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import GIB
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, shape_from_hf_config, with_parameters
 

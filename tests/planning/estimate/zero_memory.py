@@ -21,7 +21,8 @@ import torch.distributed
 
 from launch.config.schema import Mode
 from launch.planning.estimate import model_state
-from launch.planning.estimate.memory import GIB, estimate_memory
+from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory_estimate import GIB
 from tests.planning.estimate.test_saved import SMALL, Alive, batch_of, build, setting
 
 BUCKET, SUB_GROUP = 100_000, 300_000  # elements: small enough for a tiny model to fill

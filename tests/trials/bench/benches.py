@@ -15,7 +15,7 @@ from launch.config.schema import Device
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan
-from launch.trials.bench.engine import plan_bench, read_request, run_in_turn
+from launch.trials.bench.engine import plan_bench, read_bench_request, run_in_turn
 from launch.trials.bench.record import BenchRecord, BenchRun
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import archive_earlier_try
@@ -34,7 +34,9 @@ _composed = functools.cache(composed)
 def planned(home: Path, *words: str, a: Sequence[str] = A, b: Sequence[str] = B) -> BenchRecord:
     """What `bench WORDS -- A -- B` plans in the folder `home`."""
     count = () if any(word.startswith("steps=") for word in words) else ("steps=5",)
-    request = read_request(parse_line(["bench", *words, *count, "--", *a, "--", *b], ["bench"]))
+    request = read_bench_request(
+        parse_line(["bench", *words, *count, "--", *a, "--", *b], ["bench"])
+    )
     machine = fixed_machine(cwd=home)
     record = plan_bench(
         request, lambda line: build_plan(_composed(*probe_line(line).argv), machine)

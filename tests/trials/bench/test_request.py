@@ -4,7 +4,7 @@ import pytest
 
 from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError
-from launch.trials.bench.engine import read_request
+from launch.trials.bench.engine import read_bench_request
 
 
 def line(*words: str) -> CommandLine:
@@ -13,13 +13,13 @@ def line(*words: str) -> CommandLine:
 
 def refused(*words: str) -> list[str]:
     with pytest.raises(UserError) as error:
-        read_request(line(*words))
+        read_bench_request(line(*words))
     assert all(problem.message and problem.cure for problem in error.value.problems)
     return [problem.id for problem in error.value.problems]
 
 
 def test_the_line_is_split_and_short_options_are_keys_of_the_bench() -> None:
-    request = read_request(
+    request = read_bench_request(
         line(
             "stage=sft", "steps=8", "max_minutes=3", "--", "parallel=zero3", "--", "parallel=zero2"
         )
@@ -30,12 +30,12 @@ def test_the_line_is_split_and_short_options_are_keys_of_the_bench() -> None:
 
 
 def test_a_settings_own_overrides_win_over_the_common_overrides() -> None:
-    request = read_request(
+    request = read_bench_request(
         line("stage=sft", "recipe.packing=none", "--", "--", "recipe.packing=flatten")
     )
     assert request.line(0).argv == ("stage=sft", "recipe.packing=none")
     assert request.line(1).argv == ("stage=sft", "recipe.packing=flatten")
-    request = read_request(
+    request = read_bench_request(
         line(
             "stage=sft", "parallel.mode=zero3", "--", "parallel=zero2", "--", "parallel.mode=zero1"
         )
@@ -50,7 +50,7 @@ def test_a_settings_own_overrides_win_over_the_common_overrides() -> None:
 )
 def test_two_settings_are_needed(words: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as error:
-        read_request(line(*words))
+        read_bench_request(line(*words))
     assert [problem.id for problem in error.value.problems] == ["bench_settings"]
 
 

@@ -22,7 +22,7 @@ from launch.planning.plan import Plan
 from launch.trials.measurement import archive_earlier_try
 from launch.trials.rollout.engine import plan_rollout, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
-from launch.trials.rollout.request import SubmitMode, read_request
+from launch.trials.rollout.request import SubmitMode, read_rollout_request
 from launch.trials.trial import Runner, probe_line
 from launch.worker.json_codec import versioned
 from tests.conftest import composed, fixed_machine
@@ -34,7 +34,7 @@ _composed = functools.cache(composed)
 
 def planned(home: Path, *words: str) -> RolloutRecord:
     """What `rollout WORDS` plans in the folder `home`."""
-    request = read_request(parse_line(["rollout", *words], ["rollout"]))
+    request = read_rollout_request(parse_line(["rollout", *words], ["rollout"]))
     machine = fixed_machine(cwd=home)
     return plan_rollout(
         request,

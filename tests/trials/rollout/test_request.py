@@ -4,7 +4,12 @@ import pytest
 
 from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError
-from launch.trials.rollout.request import RequestedWidth, SubmitMode, read_request, read_widths
+from launch.trials.rollout.request import (
+    RequestedWidth,
+    SubmitMode,
+    read_rollout_request,
+    read_widths,
+)
 from launch.trials.trial import PROBE, probe_line
 
 
@@ -14,13 +19,13 @@ def line(*words: str) -> CommandLine:
 
 def refused(*words: str) -> list[str]:
     with pytest.raises(UserError) as error:
-        read_request(line(*words))
+        read_rollout_request(line(*words))
     assert all(problem.message and problem.cure for problem in error.value.problems)
     return [problem.id for problem in error.value.problems]
 
 
 def test_the_widths_are_taken_before_hydra_reads_them() -> None:
-    request = read_request(line("stage=sft", "gpus=1,2,8", "recipe.seed=3"))
+    request = read_rollout_request(line("stage=sft", "gpus=1,2,8", "recipe.seed=3"))
     assert (request.key, request.widths) == (
         "gpus",
         (RequestedWidth(1, 1), RequestedWidth(2, 1), RequestedWidth(8, 1)),
@@ -36,7 +41,7 @@ def test_the_widths_are_taken_before_hydra_reads_them() -> None:
 
 
 def test_short_options_are_keys_of_the_rollout() -> None:
-    request = read_request(
+    request = read_rollout_request(
         line("stage=sft", "gpus=[1,2]", "steps=50", "then=run", "price_per_gpu_hour=2.5")
     )
     assert request.widths == (RequestedWidth(1, 1), RequestedWidth(2, 1))
@@ -56,7 +61,7 @@ def test_a_width_that_is_measured_leaves_nothing_elsewhere() -> None:
         "recipe.checkpoint_steps=10",
         "restart=true",
     )
-    request = read_request(line(*words))
+    request = read_rollout_request(line(*words))
     assert probe_line(request.stage_line(RequestedWidth(2, 1))).argv == (
         "stage=sft",
         "restart=true",
@@ -70,7 +75,7 @@ def test_a_width_that_is_measured_leaves_nothing_elsewhere() -> None:
 
 
 def test_the_mode_of_one_rank_wins_over_the_line() -> None:
-    request = read_request(line("stage=sft", "gpus=1,2", "parallel=zero3"))
+    request = read_rollout_request(line("stage=sft", "gpus=1,2", "parallel=zero3"))
     assert request.stage_line(RequestedWidth(1, 1), "zero2").argv == (
         "stage=sft",
         "gpus=1",
@@ -133,14 +138,14 @@ def test_what_a_rollout_cannot_be() -> None:
 
 
 def test_which_widths_become_jobs() -> None:
-    request = read_request(line("stage=sft", "gpus=1,2x8", "submit=all", "dry_run=true"))
+    request = read_rollout_request(line("stage=sft", "gpus=1,2x8", "submit=all", "dry_run=true"))
     assert (request.submit, request.dry_run, request.widths_override) == (
         SubmitMode.all,
         True,
         "gpus=1,2x8",
     )
     assert request.line.argv == ("stage=sft",)
-    assert read_request(line("stage=sft", "gpus=1")).submit == SubmitMode.none
+    assert read_rollout_request(line("stage=sft", "gpus=1")).submit == SubmitMode.none
 
 
 def test_taken_leaves_hydras_own_flags_alone() -> None:

@@ -15,7 +15,7 @@ from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.planning.build import build_plan
 from launch.trials.record import State
-from launch.trials.tune.engine import full_line, probe_full, read_request, run_tune
+from launch.trials.tune.engine import full_line, probe_full, read_tune_line, run_tune
 from launch.trials.tune.predict import Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Stop
@@ -154,7 +154,7 @@ def test_full_fine_tuning_is_planned_without_the_adapter_and_probed_once(
     monkeypatch.setattr("launch.trials.tune.engine.prepare_inputs", lambda plan, say: None)
     words = ("stage=demo_lora", "trainer=trl_sft", "device=cpu")
     request, display = (
-        read_request(parse_line(["tune", *words, "compare_full=true"], ["tune"])),
+        read_tune_line(parse_line(["tune", *words, "compare_full=true"], ["tune"])),
         quiet(),
     )
     record = record_in(tmp_path, "stage=lora_sft", "gpus=1")
@@ -175,7 +175,7 @@ def test_full_fine_tuning_is_probed_where_memory_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launch.trials.tune.engine.prepare_inputs", lambda plan, say: None)
-    request = read_request(
+    request = read_tune_line(
         parse_line(["tune", "stage=lora_sft", "gpus=8", "compare_full=true"], ["tune"])
     )
     full = build_plan(composed_once(*full_line(request).argv), fixed_machine(tmp_path))
@@ -197,7 +197,7 @@ def test_a_stage_that_trains_all_weights_has_nothing_to_compare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    request = read_request(
+    request = read_tune_line(
         parse_line(["tune", "stage=demo", "device=cpu", "compare_full=true"], ["tune"])
     )
     with pytest.raises(UserError, match=r"\bdemo\b.*\[compare_full\]"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from launch.config.line import parse_line
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Mode
-from launch.trials.tune.engine import full_line, line_for_candidate, read_request
+from launch.trials.tune.engine import full_line, line_for_candidate, read_tune_line
 from launch.trials.tune.space import Candidate
 
 
 def line(*words: str) -> tuple[str, ...]:
-    return read_request(parse_line(["tune", *words], ["tune"])).argv
+    return read_tune_line(parse_line(["tune", *words], ["tune"])).argv
 
 
 def test_short_options_are_keys_of_tune() -> None:
@@ -22,7 +22,7 @@ def test_short_options_are_keys_of_tune() -> None:
 
 
 def test_a_probe_replaces_the_lines_keys() -> None:
-    request = read_request(
+    request = read_tune_line(
         parse_line(["tune", "stage=sft", "gpus=8", "parallel=zero3", "name=mine"], ["tune"])
     )
     argv = line_for_candidate(request, Candidate(4, Mode.zero2, Packing.flatten)).argv
@@ -31,7 +31,7 @@ def test_a_probe_replaces_the_lines_keys() -> None:
 
 
 def test_full_fine_tuning_has_no_key_of_the_adapter() -> None:
-    request = read_request(
+    request = read_tune_line(
         parse_line(
             ["tune", "stage=lora_sft", "recipe.lora.rank=8", "recipe.lora.alpha=4"], ["tune"]
         )

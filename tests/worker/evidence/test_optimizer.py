@@ -293,11 +293,11 @@ def test_the_steps_are_found_where_the_trainer_keeps_them() -> None:
     )
     # one rank would make ceil(ceil(150 / 2) / 4) = 19 steps of an epoch
     source = "args.max_train_steps"
-    assert optimizer.count_steps(this, "finetune.py", 2) == StepCount(20, 2, 38, source=source)
-    assert optimizer.count_steps(this, "finetune.py", None) == StepCount(20, 2, source=source)
+    assert optimizer.read_step_count(this, "finetune.py", 2) == StepCount(20, 2, 38, source=source)
+    assert optimizer.read_step_count(this, "finetune.py", None) == StepCount(20, 2, source=source)
     assert optimizer.count_rows(this) == (150, 16)
     nothing = models.objects(models.model(), accelerator=this.accelerator)
-    assert optimizer.count_steps(nothing, "finetune.py", 1) is None
+    assert optimizer.read_step_count(nothing, "finetune.py", 1) is None
     assert optimizer.count_rows(nothing) is None
 
 
@@ -315,7 +315,7 @@ def test_a_reward_models_last_step_has_the_rest_of_its_epoch() -> None:
         dataloader=torch.utils.data.DataLoader(range(46), batch_size=4),
         arguments=arguments,
     )
-    count = optimizer.count_steps(this, "reward_modeling.py", 1)
+    count = optimizer.read_step_count(this, "reward_modeling.py", 1)
     assert count is not None
     assert (count.total, count.schedule_total) == (6, 5)
     check = RateCheck(request(warmup=0.0), optimizer.transformers_rates, count)
@@ -338,4 +338,4 @@ def test_a_row_of_grpo_is_a_prompt_and_its_batch_counts_completions() -> None:
     )
     assert optimizer.count_rows(this) == (192, 16)
     count = StepCount(12, rounds_up=True, source="TrainerState.max_steps")
-    assert optimizer.count_steps(this, None, 1) == count
+    assert optimizer.read_step_count(this, None, 1) == count
