@@ -218,7 +218,7 @@ def test_what_two_ranks_deal_in_an_epoch_is_added(
 ) -> None:
     found, output, items = train(tmp_path, tiny, "trl_sft", fault, "processes=2")
     assert found == code, output
-    assert says in f"{items['mixture']['value']} {items['mixture']['note']}"
+    assert says in f"{items['mixture']['found']} {items['mixture']['note']}"
     assert ("[refuted_mixture]" in output) is bool(fault)
 
 
