@@ -50,7 +50,7 @@ def find_link(folder: Path, skipped: Collection[str] = ()) -> Path | None:
     The folder itself may be a link. `skipped` are names of folders that are left out.
     """
     for place, folders, names in os.walk(folder):
-        links = [name for name in (*folders, *names) if os.path.islink(os.path.join(place, name))]
+        links = [name for name in (*folders, *names) if Path(place, name).is_symlink()]
         if links:
             return Path(place, min(links))
         folders[:] = sorted(name for name in folders if name not in skipped)
