@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,6 +42,19 @@ def open_unlinked(path: str | Path, flags: int) -> int:
     Raises OSError for a link.
     """
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def find_link(folder: Path, skipped: Collection[str] = ()) -> Path | None:
+    """Return a link in a folder or below it, the same one each time; None without one.
+
+    The folder itself may be a link. `skipped` are names of folders that are left out.
+    """
+    for place, folders, names in os.walk(folder):
+        links = [name for name in (*folders, *names) if Path(place, name).is_symlink()]
+        if links:
+            return Path(place, min(links))
+        folders[:] = sorted(name for name in folders if name not in skipped)
+    return None
 
 
 def read_file(path: Path) -> bytes:

@@ -21,9 +21,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from launch.secret_blocks import holds_secrets
 from launch.secret_names import is_secret, name_strength
-from launch.secret_shapes import Span, pem_spans, shape_spans
-from launch.secret_structure import MASK_BYTES, program_spans, structure_spans
+from launch.secret_programs import program_spans
+from launch.secret_shapes import MASK_BYTES, Span, pem_spans, shape_spans
+from launch.secret_structure import structure_spans
 
 MASK = MASK_BYTES.decode()
 
@@ -32,6 +34,7 @@ MASK = MASK_BYTES.decode()
 _INTERRUPTION = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\r[^\r\n]{0,80}?\d{1,3}%\|[^\r\n]{0,200}?\]|\r(?!\n)"
 )
+_VALUE_KEYS = ("value", "val", "default", "argument")
 _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "optional"])
 
 
@@ -130,10 +133,12 @@ class Redactor:
         """
         if isinstance(value, Mapping):
             masked = {}
+            outer = name if holds_secrets(name) and name_strength(name) == 2 else ""
             # {"name": "HF_TOKEN", "value": ...} is how Kubernetes writes a variable
             called = str(value.get("name") or value.get("key") or name)
             for key, item in value.items():
-                item_name = called if key == "value" else str(key)
+                item_name = called if key in _VALUE_KEYS else str(key)
+                item_name = item_name if name_strength(item_name) == 2 else outer or item_name
                 masked[self.redact_text(str(key))] = self.redact_object(item, item_name)
             return masked
         if isinstance(value, (list, tuple)):

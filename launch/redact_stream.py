@@ -55,7 +55,7 @@ class StreamRedactor:
             data = self._drop_secret(data)
         data = self._held + data
         cut = _last_cut(data)
-        cut = open_line_start(data[:cut]) if cut and data[cut - 1] == 10 else cut
+        cut = open_line_start(data[:cut])
         self._held = data[cut:]
         out = self._redact(data[:cut])
         if len(self._held) > self._cap:

@@ -97,7 +97,7 @@ def _last_word_strength(name: str, last: str, before: str) -> int:
         return _password_strength(name, last, before)
     if last == "pass" and before in _LOGINS:
         return 2
-    if last in _DOUBTFUL:
+    if last in _DOUBTFUL or last.endswith("signature"):
         is_harmless = name.lower() == "pwd" or before in _COMPUTED_PASS
         return 0 if is_harmless else 1
     return 1 if last == "key" and name.isupper() and before else 0

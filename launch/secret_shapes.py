@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from launch.secret_names import is_basic_credential
 
+MASK_BYTES = b"<set>"
+
 
 @dataclass(frozen=True)
 class Span:
@@ -71,7 +73,7 @@ _NO_USER = (
 _SHAPES: tuple[tuple[bytes, ...], ...] = (
     (_NOT_INSIDE + rb"([srp]k_(?:live|test)_[A-Za-z0-9]{10,})", b"k_live_", b"k_test_"),
     (_BASIC, b"basic"),
-    (rb"(?i)\bbearer\s{1,4}([A-Za-z0-9._~+/=-]{8,})", b"bearer"),
+    (rb"(?i)\bbearer(?:\s|,\s{0,4}){1,4}([A-Za-z0-9._~+/=-]{8,})", b"bearer"),
     (_IN_ADDRESS, b"://"),
     (  # without a scheme, at a host with a dot or a port
         rb"(?i)(?<![\w/@.:+-])" + _NO_USER + rb"([\w.+-]{1,64}:(?!\d+@)[^\s:@/'\"]{4,64})"
@@ -80,6 +82,7 @@ _SHAPES: tuple[tuple[bytes, ...], ...] = (
     ),
     (rb"hooks\.slack\.com/(?:services|workflows)/([\w/+-]+)", b"hooks.slack.com"),
     (rb"/api/webhooks/\d+/([\w-]+)", b"/api/webhooks/"),
+    (rb"(?i):thin:[^/\s]+/([^@\s]+)@", b":thin:"),
     (rb"/bot(\d{6,}:[\w-]{20,})", b"/bot"),
     (
         rb"(?m)^[\w.*-]+:(?:5432|5433|6432|\*):[^:\s]+:[^:\s]+:(\S+)",

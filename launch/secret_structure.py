@@ -10,15 +10,16 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from launch.secret_blocks import holds_secrets, lines_span, map_extent, scalar_span, whole_scalar
 from launch.secret_names import is_secret, looks_random, name_strength
-from launch.secret_shapes import Span, end_of_lines
+from launch.secret_programs import program_spans
+from launch.secret_shapes import Span
 
-MASK_BYTES = b"<set>"
 # What every name of a secret contains, in lower case.
 _KEYWORDS = (
     b"token", b"secret", b"pass", b"cred", b"key", b"auth", b"pwd", b"jwt", b"dsn", b"sig", b"cookie",
-    b"session", b"_pat", b"salt", b"webhook", b"bearer", b"_url", b"_uri", b"conn", b"code=", b"sid=", b"hash=",
-    b"hmac", b"nonce",
+    b"session", b"_pat", b"salt", b"webhook", b"bearer", b"_url", b"_uri", b"conn", b"code=", b"code%", b"sid=",
+    b"hash=", b"hmac", b"nonce",
 )  # fmt: skip
 NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _LONGEST_NAME = 64
@@ -28,19 +29,25 @@ _NAME_REST = re.compile(rb"[A-Za-z0-9_]*(?:[.-][A-Za-z0-9_]+)*")
 # `\x1b[32mpassword`.
 _ESCAPE_RESTS: Mapping[bytes, re.Pattern[bytes]] = {
     b"\\": re.compile(rb"u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[nrtbfv0]"),
-    b"%": re.compile(rb"[0-9a-fA-F]{2}"),
+    b"%": re.compile(rb"(?:25)*[0-9a-fA-F]{2}"),
     b"[": re.compile(rb"\d{1,2}m"),
     b";": re.compile(rb"\d{1,2}m"),
 }
-_QUERY = re.compile(rb"(?:[?&]|&amp;|\\u0026|%26|%3[Ff])\Z")
+_PERCENT = rb"%(?:25){0,3}"  # of a URL in a URL
+_QUERY = re.compile(rb"(?:[?&#;]|&amp;|\\u0026|" + _PERCENT + rb"(?:26|23|3[BbFf]))\Z")
 
-_QUOTE = rb"(?:\\*['\"]|&(?:quot|#3[49]|#x27);|%2[27])"
-_GAP = rb"(?:[ \t]|%20|\n[ \t]+|\\+n[ \t]+){0,40}"
-_ANY_GAP = rb"(?:\s|\\+[nrt]|%20){0,80}"
-_OPEN = rb"(?:[bBuU]|(?:Some|Secret\w{0,8})\()?"
+_URL_QUOTE = _PERCENT + rb"2[27]"
+_QUOTE = rb"(?:\\*['\"`]|\*\*|\\+u00(?:22|27)|&(?:quot|#3[49]|#x27);|" + _URL_QUOTE + rb")"
+_GAP = rb"(?:[ \t]|" + _PERCENT + rb"20|\n[ \t]+|\\+n[ \t]+){0,40}"
+_ANY_GAP = rb"(?:\s|\\+[nrt]|" + _PERCENT + rb"20){0,80}"
+_TAG = rb"(?:!{1,2}[\w!/.:-]{0,64}[ \t]+|&\w{1,64}[ \t]+){0,2}"  # of a value in YAML
+_OPEN = rb"(?:[bBuU$]|(?:Some|Secret\w{0,8})\()?"
 _VALUE = (
     rb"(?:&(?:quot|#3[49]|#x27);(?P<html>[^&\n\r]+)"
-    rb"|%2[27](?P<quoted>(?:(?!%2[27])[^\s&\"'])+)"
+    rb"|" + _URL_QUOTE + rb"(?P<quoted>(?:(?!" + _URL_QUOTE + rb")[^\s&\"'])+)"
+    rb"|\\+u00(?:22|27)(?P<unicode>(?:(?!\\+u00(?:22|27))[^\n\r])+)"
+    rb"|`(?P<code>[^`\n\r]+)`"
+    rb"|\{(?P<braced>[^{}\s'\":,]{1,200})\}"
     rb"|" + _OPEN + rb"(?:(?P<slashes>\\+)(?P<mark>['\"])(?P<escaped>(?:(?!(?P=slashes)(?P=mark))[^\n\r])+)"
     rb"|\"(?P<double>(?:[^\"\\\n\r]|\\[^\n\r])+)"
     rb"|'(?P<single>(?:[^'\\\n\r]|\\[^\n\r])+))"
@@ -50,17 +57,25 @@ _VALUE = (
 )  # fmt: skip
 _NAMED = re.compile(
     rb"(?:"
-    # {"name": "HF_TOKEN", "value": "x"}, "hub_token": {"value": "x"}
+    # {"name": "HF_TOKEN", "value": "x"}, "hub_token": {"value": "x"}, pydantic's input_value='x'
     rb"(?P<item>" + _QUOTE + rb"?" + _ANY_GAP + rb"[:,;]?" + _ANY_GAP + rb"\{?" + _ANY_GAP
-    + _QUOTE + rb"?[vV]alue" + _QUOTE + rb"?\s{0,4}[:=]\s{0,4})"
-    # HF_TOKEN=x, "token": "x", 'token' => 'x', environ['TOKEN'] = 'x'
-    rb"|(?P<assign>" + _QUOTE + rb"?\]?" + _GAP + rb"(?::=|=>|={1,2}|:|%3[ADad])" + _GAP + rb")"
+    + _QUOTE + rb"?(?:[vV]al(?:ue)?|[dD]efault|[aA]rgument|Input [^\n]{1,120}input_value)" + _QUOTE
+    + rb"?\s{0,4}[:=]\s{0,4})"
+    # HF_TOKEN=x, "token": "x", 'token' => 'x', environ['TOKEN'] = 'x', argument --token: invalid choice: 'x'
+    rb"|(?P<assign>" + _QUOTE + rb"?\]?" + _GAP
+    + rb"(?::=|=>|->|\xe2\x86\x92|={1,2}|:(?: invalid [\w ]{1,40}:)?|" + _PERCENT
+    + rb"3[ADad]|\r?\n[ \t]*:(?=[ \t]))" + _GAP + _TAG + rb")"
+    # a field of a form
+    rb"|(?P<field>\"(?:(?:\r?\n){2}|(?:\\+r)?\\+n(?:\\+r)?\\+n))"
+    # [--hub_token, x]
+    rb"|(?P<flow>,[ \t]{1,9}(?=[^\s'\"-]))"
     # '--hub_token', 'x'
     rb"|(?P<element>" + _QUOTE + rb"," + _ANY_GAP + rb"(?=" + _OPEN + _QUOTE + rb"))"
-    # --hub_token x; with a line break after a backslash, or as a list in YAML
-    rb"|(?P<argument>\0|[ \t]{1,4}(?:\\\r?\n[ \t]*)?|" + _QUOTE + rb"?\r?\n[ \t]*-[ \t]+)"
     # <password>x</password>, <td>hub_token</td><td>x</td>, | hub_token | x |
-    rb"|(?P<markup>>|</\w+>\s{0,9}<\w+[^<>]{0,99}>|[ \t]{1,9}\|[ \t]{1,9})"
+    rb"|(?P<markup>>|</\w+>\s{0,9}<\w+[^<>]{0,99}>|[ \t]{1,9}(?:\||\xe2\x94\x82)[ \t]{1,9})"
+    # --hub_token x; with a line break after a backslash, folded, or as a list in YAML
+    rb"|(?P<argument>\0|[ \t]{1,40}(?:\\\r?\n[ \t]*)?|" + _QUOTE + rb"?\r?\n[ \t]*-[ \t]+"
+    rb"|[ \t]*\r?\n[ \t]+(?=[^\s-]\S*[ \t]*(?:\r?\n|\Z)))"
     rb")" + _VALUE
 )  # fmt: skip
 # The value of these headers goes to the end of the line, or of the string that they are in.
@@ -68,6 +83,7 @@ _HEADER = re.compile(
     rb"(?i)(?:authorization|cookie)(?P<q>" + _QUOTE + rb")?(?:\s{0,2}[:=]|,)\s{0,2}" + _OPEN +
     rb"(?:\\*[\"'])?(?P<header>(?:=\"[^\"\r\n]*\"|[^\r\n\\'\"])+)"
 )  # fmt: skip
+_PARAMETER_END = re.compile(rb"=|" + _PERCENT + rb"3[Dd]")
 _TWO_PARTS = re.compile(rb"(?i)\b(api|access|secret|private|signing) \Z")
 # The name stands in a sentence: only a value that looks random is taken for one.
 _SENTENCE = re.compile(
@@ -85,40 +101,23 @@ _TEXT_BEFORE = re.compile(
     rb"(?i)\b(?:pad|eos|bos|unk|mask|special|next|per|first|last|stop|new|unexpected)(?:ding)? \Z"
 )
 _MOUNTED = re.compile(rb"/\S*|r[ow]\S{0,20}|[zZ]")
-_BLOCK_SCALAR = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?:#[^\n]*)?\r?\n")
-_BLOCK_MARK = re.compile(rb"(?P<assign>:[ \t]{1,4})(?=[|>])")
+# `value: x` and then the name
+_VALUE_BEFORE = re.compile(
+    rb"\b[vV]alue" + _QUOTE + rb"?\s{0,4}[:=]\s{0,4}" + _VALUE + _QUOTE + rb"?,?\s{1,80}"
+    + _QUOTE + rb"?(?:name|key)" + _QUOTE + rb"?\s{0,4}[:=]\s{0,4}" + _QUOTE + rb"?\Z"
+)  # fmt: skip
+_ITEM_VALUE = re.compile(_QUOTE + rb"?,?\s{1,80}value(?=:)")
+_LEAF = re.compile(rb"(?:[:=]|=>)\s{0,9}" + _VALUE)
 # A call or an index: the line of a program in a traceback, not the value.
 _CODE = re.compile(rb"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*[(\[]")
 
-# Options that hold a secret in the command of one program; its group 1 is the secret.
-_BETWEEN = rb"(?:\s+|=|\0|['\"]?,\s*b?['\"])"
-_WORD = rb"([^\s'\",\0]+)"
-_PROGRAMS: Mapping[bytes, bytes] = {
-    b"curl": rb"(?:-u|-U|--user|--proxy-user)" + _BETWEEN + rb"?([^\s'\":,\0$-][^\s'\":,\0]*:[^\s'\"\0]+)",
-    b"sshpass": rb"-p" + _BETWEEN + rb"?" + _WORD,
-    b"mysql": rb"-p" + _WORD,
-    b"mariadb": rb"-p" + _WORD,
-    b"redis-cli": rb"-a" + _BETWEEN + _WORD,
-    b"openssl": rb"pass:" + _WORD,
-    b"unzip": rb"-P" + _BETWEEN + rb"?" + _WORD,
-    b"login": rb"-p" + _BETWEEN + _WORD,
-    b"machine": rb"password\s+" + _WORD,
-}  # fmt: skip
-_PROGRAM_PATTERNS = [
-    (
-        program,
-        re.compile(rb"\b" + program + rb"\b(?:[^\n]|,\n|(?<=\w)\n[ \t]){0,300}?[\s'\"\0]" + option),
-    )
-    for program, option in _PROGRAMS.items()
-]
-_POSITIONAL = re.compile(
-    rb"wandb" + _BETWEEN + rb"login(?:" + _BETWEEN + rb"--[\w-]+)*" + _BETWEEN + rb"([A-Za-z0-9_-]{20,})"
-)  # fmt: skip
-_NETRC_LINE = re.compile(rb"(?m)^[ \t]+password[ \t]+(\S+)[ \t]*\r?$")
+# A line that ends in a name, whose value may be in the next line
 _OPEN_LINE = re.compile(
-    rb"(?:(?P<flag>--[A-Za-z0-9_.-]+)(?:[ \t]+\\|['\"],)?"
-    rb"|(?:name|key)['\"]?:[ \t]*['\"]?(?P<item>[A-Za-z0-9_.-]+)['\"]?,?)[ \t\r]*\n\Z"
+    rb"(?:(--[A-Za-z0-9_.-]+)['\"]?(?:[ \t]+\\|,)?"
+    rb"|(?:name|key|option)['\"]?:[ \t]*['\"]?([A-Za-z0-9_.-]+)['\"]?,?"
+    rb"|([A-Za-z0-9_.-]+)['\"]?(?:[ \t]*[:=][ \t]*[\[{]?)?)(?:[ \t]*(?:\r\n?|\n)){1,2}\Z"
 )
+_VALUE_LINE = re.compile(rb"[ \t]*(?:-[ \t]+)?['\"]?value['\"]?:[^\n]{0,200}\n\Z")
 _LONGEST_OPEN_LINE = 200
 
 
@@ -140,15 +139,30 @@ def structure_spans(data: bytes, lowered: bytes) -> list[Span]:
 def open_line_start(data: bytes) -> int:
     """Return where the last line begins if its value may follow in the next one, else the length.
 
-    Such a line ends in a flag of a list, or in the name of an item: `- --hub_token`.
+    Such a line ends in a flag of a list, in the name of an item or in a key: `- --hub_token`. So
+    does one with a value, whose name may follow if the line before has none.
     """
-    start = data.rfind(b"\n", 0, len(data) - 1) + 1
-    if len(data) - start > _LONGEST_OPEN_LINE:
-        return len(data)
-    match = _OPEN_LINE.search(data, start)
-    if match and name_strength(_text(match["flag"] or match["item"])):
+    start = _last_line(data)
+    before = data[:start]
+    start_before = _last_line(before)
+    if _opens_value(data, start):
+        return start_before if _VALUE_LINE.match(before, start_before) else start
+    if _VALUE_LINE.match(data, start) and not _opens_value(before, start_before):
         return start
     return len(data)
+
+
+def _last_line(data: bytes) -> int:
+    """Return where the last line begins that is not empty."""
+    return data.rfind(b"\n", 0, len(data.rstrip())) + 1
+
+
+def _opens_value(data: bytes, start: int) -> bool:
+    """Whether the line at `start`, which is the last one, ends in the name of a secret."""
+    if len(data) - start > _LONGEST_OPEN_LINE:
+        return False
+    match = _OPEN_LINE.search(data, start)
+    return match is not None and name_strength(_text(match[1] or match[2] or match[3])) > 0
 
 
 @lru_cache(maxsize=8192)
@@ -180,27 +194,56 @@ def _named_spans(data: bytes, keyword: int, end: int) -> list[Span]:
     """Return the secret behind the name that has a keyword at `keyword` and ends at `end`."""
     start = _name_start(data, keyword)
     name, strength = _known_name(data[start:end])
-    in_query = data[end : end + 1] == b"=" and bool(_QUERY.search(data[max(0, start - 6) : start]))
+    is_parameter = bool(_PARAMETER_END.match(data, end))
+    in_query = is_parameter and bool(_QUERY.search(data[max(0, start - 12) : start]))
+    if name == "PWD" and data[start - 1 : start] == b";" and data[end + 1 : end + 2] not in b"/~$":
+        name, strength = "DB_PWD", 2  # ODBC
     if not strength and not in_query:
-        if name.lower() not in ("key", "keys"):
-            return []
         first = _TWO_PARTS.search(data, max(0, start - 12), start)
-        if not first:
+        if not first or name.lower() not in ("key", "keys"):
             return []
         name = f"{_text(first[1])}_key"
         strength = name_strength(name)
     header = _HEADER.search(data, max(start, end - 13), end + 2000) if strength else None
     if header and header.start() < end and (b"=" in header["header"] or name.endswith("tion")):
         return _header_span(data, start, header)
-    block = _BLOCK_MARK.match(data, end)
-    scalar = _BLOCK_SCALAR.match(data, block.end()) if block else None
-    if scalar:
-        return [_block_span(data, start, scalar)]
+    below = _spans_below(data, start, end, name) if strength == 2 else []
+    if below:
+        return below
     match = _NAMED.match(data, end, len(data) if strength == 2 else end + _LONGEST_DOUBTFUL)
     if match and _is_value(data, start, name, match, in_query):
         group = match.lastgroup or "bare"
-        return [Span(start, *match.span(group))]
-    return _sentence_spans(data, start, end, strength)
+        span = Span(start, *match.span(group))
+        return [whole_scalar(data, span, data[end : span.start]) if strength == 2 else span]
+    return _spans_before(data, start, name) or _sentence_spans(data, start, end, strength)
+
+
+def _spans_before(data: bytes, start: int, name: str) -> list[Span]:
+    """Return the value that stands before its name: `- value: x` and `name: HF_TOKEN`."""
+    match = _VALUE_BEFORE.search(data, max(0, start - 300), start)
+    group = match.lastgroup or "bare" if match else "bare"
+    if match is None or not is_secret(name, _text(match[group])):
+        return []
+    return [Span(match.start(), *match.span(group))]
+
+
+def _spans_below(data: bytes, start: int, end: int, name: str) -> list[Span]:
+    """Return the lines below a name, and the values of a map of secrets."""
+    item = _ITEM_VALUE.match(data, end)
+    scalar = scalar_span(data, start, item.end() if item else end)
+    lines = scalar or lines_span(data, start, end, name)
+    if lines:
+        return [lines]
+    extent = map_extent(data, end) if holds_secrets(name) else None
+    if extent is None:
+        return []
+    leaves = [leaf for leaf in _LEAF.finditer(data, *extent) if _is_leaf(leaf)]
+    return [Span(start, *leaf.span(leaf.lastgroup or "bare")) for leaf in leaves]
+
+
+def _is_leaf(match: re.Match[bytes]) -> bool:
+    value = match[match.lastgroup or "bare"]
+    return value.lower() not in _PLAIN_VALUES and bool(value.strip(b"{[("))
 
 
 def _header_span(data: bytes, start: int, header: re.Match[bytes]) -> list[Span]:
@@ -238,12 +281,22 @@ def _is_joined(data: bytes, before: bytes, name: str, match: re.Match[bytes]) ->
     if match["markup"] is not None:
         return _is_cell(before, name, match["markup"], value)
     if match["argument"] is not None:
-        is_set = name_strength(name) == 2 and bool(_SETTERS.search(before))
-        return (is_flag or is_set) and not value.startswith(b"-")
+        return not value.startswith(b"-") and (is_flag or _is_set(before, name, match))
+    if match["flow"] is not None:
+        return is_flag and before.rfind(b"[") > before.rfind(b"]")
     if match["element"] is not None:
         is_pair = is_flag or _is_pair(data, before, match, group)
         return is_pair and not value.startswith(b"-")
-    return True
+    return match["field"] is None or before.endswith((b'name="', b'name=\\"'))
+
+
+def _is_set(before: bytes, name: str, match: re.Match[bytes]) -> bool:
+    """Whether a command sets the name to the value, or both are columns of a table."""
+    if name_strength(name) == 2 and _SETTERS.search(before):
+        return True
+    gap = match["argument"]
+    is_column = (b"\t" in gap or len(gap) > 1) and b"\n" not in gap
+    return is_column and looks_random(_text(match[match.lastgroup or "bare"]))
 
 
 def _is_pair(data: bytes, before: bytes, match: re.Match[bytes], group: str) -> bool:
@@ -258,10 +311,10 @@ def _is_pair(data: bytes, before: bytes, match: re.Match[bytes], group: str) -> 
 
 def _is_cell(before: bytes, name: str, markup: bytes, value: bytes) -> bool:
     """Whether name and value are an element, or neighbours in a row of a table."""
-    if b"|" not in markup:
+    if not markup.endswith(b" "):
         return before.endswith((b"<", b">"))
     is_heading = name.isalpha() and not looks_random(_text(value))
-    return before.rstrip(b" ").endswith(b"|") and not is_heading
+    return before.rstrip(b" ").endswith((b"|", b"\xe2\x94\x82")) and not is_heading
 
 
 def _is_something_else(data: bytes, before: bytes, name: str, match: re.Match[bytes]) -> bool:
@@ -295,30 +348,3 @@ def _sentence_spans(data: bytes, start: int, end: int, strength: int) -> list[Sp
     if match and looks_random(_text(match[1])):
         return [Span(start, *match.span(1))]
     return []
-
-
-def program_spans(data: bytes) -> list[Span]:
-    """Find the secrets in the commands of known programs, as text or as a list's repr."""
-    spans: list[Span] = []
-    for pattern in [pattern for program, pattern in _PROGRAM_PATTERNS if program in data]:
-        spans += [
-            Span(match.start(), *match.span(1))
-            for match in pattern.finditer(data)
-            if match[1] not in (MASK_BYTES, b"-")
-        ]
-    if b"wandb" in data and b"login" in data:
-        spans += [Span(m.start(), *m.span(1)) for m in _POSITIONAL.finditer(data)]
-    if b"password" in data:
-        spans += [Span(m.start(), *m.span(1)) for m in _NETRC_LINE.finditer(data)]
-    return spans
-
-
-def _block_span(data: bytes, start: int, block: re.Match[bytes]) -> Span:
-    """Return the YAML block scalar that `block` opens; its name begins at `start`."""
-    first = data.rfind(b"\n", 0, start) + 1
-    indent = len(data) - len(data[first:].lstrip(b" ")) - first
-    line = re.compile(rb"(?: {%d,}[^\n]*|[ \t\r]*)\n?" % (indent + 1))
-    end = end_of_lines(line, data, block.end())
-    if end == len(data):
-        return Span(start, block.start(), end, open_block=line)
-    return Span(start, block.start(), len(data[:end].rstrip()))

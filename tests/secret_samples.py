@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+from urllib.parse import quote
 
 X = "q7Rw2Zt9Lm4Kx8Vb3Nc6"  # random: letters and digits
 WORD = "swordfish"  # a password that is a word
@@ -121,6 +122,58 @@ SECRETS: dict[str, tuple[str, str]] = {
     "SQL": (f"ALTER USER robot WITH PASSWORD '{WORD}'", WORD),
     "connection string": (f"Server=h;Database=d;Uid=me;Pwd={WORD};", WORD),
     "storage string": (f"AccountName=a;AccountKey={X}==;EndpointSuffix=x", X),
+    # an argument's value, in a list without quotes, folded, or quoted as the shell does it
+    "flow list of YAML": (f"args: [train, --hub_token, {WORD}, --lr, 1]", WORD),
+    "folded command of YAML": (f"command: >\n  train\n  --hub_token\n  {WORD}\n", WORD),
+    "quoted items of YAML": (f"- '--password'\n- '{WORD}'\n", WORD),
+    "dollar quote": (f"train --hub_token $'{WORD}'", WORD),
+    "list of JSON over lines": (json.dumps(["t", "--hub-token", WORD], indent=2), WORD),
+    "rejected choice": (f"error: argument --hub_token: invalid choice: '{WORD}'", WORD),
+    # maps of secrets, and other names of a value
+    "map of secrets": (json.dumps({"secrets": {"foo": WORD, "bar": f"{WORD}2"}}), WORD),
+    "map of credentials over lines": (json.dumps({"credentials": {"a": WORD}}, indent=1), WORD),
+    "map of secrets in YAML": (f"secrets:\n  foo: {WORD}\nlr: 1", WORD),
+    "map of one secret": (json.dumps({"secret": {"value": WORD}}, indent=1), WORD),
+    "value before its name": (json.dumps([{"value": WORD, "name": "HF_TOKEN"}]), WORD),
+    "value before its name in YAML": (f"- value: {WORD}\n  name: HF_TOKEN\n", WORD),
+    "default of a name": (json.dumps({"name": "hub_token", "default": WORD}), WORD),
+    "argument of an option": (json.dumps({"option": "--hub_token", "argument": WORD}), WORD),
+    "default of Terraform": (f'variable "db_password" {{ default = "{WORD}" }}', WORD),
+    "error of pydantic": (f"hub_token\n  Input should be x [type=y, input_value='{WORD}']", WORD),
+    # YAML over lines
+    "plain scalar with spaces": (f"password: correct horse {WORD} staple\nlr: 1", WORD),
+    "plain scalar over lines": (f"password: horse\n  {WORD}\n  staple\nlr: 1", WORD),
+    "quoted scalar over lines": (f'password: "horse\n  {WORD}\n  staple"\nlr: 1', WORD),
+    "single quotes over lines": (f"password: 'horse\n  {WORD}'\nlr: 1", WORD),
+    "scalar below its key": (f"password:\n  horse\n  {WORD}\nlr: 1", WORD),
+    "tag of YAML": (f"hub_token: !!str {WORD}", WORD),
+    "anchor of YAML": (f"hub_token: &tok {WORD}", WORD),
+    "explicit key of YAML": (f"? hub_token\n: {WORD}\n", WORD),
+    "list of passwords in YAML": (f"passwords:\n- horse\n- {WORD}\nlr: 1", WORD),
+    "block of a variable": (f"- name: HF_TOKEN\n  value: |\n    {WORD}\n", WORD),
+    # escapes in escapes, and quotes of Markdown
+    "quotes as Unicode": (f"{{\\u0022hub_token\\u0022: \\u0022{WORD}\\u0022}}", WORD),
+    "JSON in a URL": (f"https://h/?c={quote(json.dumps({'hub_token': WORD}))}", WORD),
+    "JSON in a URL in a URL": (f"https://h/?c={quote(quote(json.dumps({'hub_token': WORD})))}", WORD),
+    "code of Markdown": (f"`hub_token`: `{WORD}`", WORD),
+    "bold of Markdown": (f"**hub_token**: {WORD}", WORD),
+    "arrow of a log": (f"hub_token -> {WORD}", WORD),
+    "table of a terminal": (f"│ hub_token │ {WORD} │", WORD),
+    "columns": (f"HF_TOKEN            {X}", X),
+    "field of a form": (f'Content-Disposition: x; name="password"\r\n\r\n{WORD}\r\n--b', WORD),
+    "fragment of a URL": (f"https://h/#key={X}&state=1", X),
+    "semicolons in a URL": (f"https://h/a?b=1;key={X}", X),
+    "escaped URL": (quote(f"https://h/x?a=1&key={X}&b=2", safe=""), X),
+    "signature of a shared access": (f"https://h/x?SharedAccessSignature={X}", X),
+    # connection strings and commands
+    "ODBC": (f"DRIVER={{x}};SERVER=h;UID=me;PWD={WORD}", WORD),
+    "ODBC with braces": (f"DRIVER={{x}};SERVER=h;UID=me;PWD={{{WORD}}};X=1", WORD),
+    "Oracle": (f"jdbc:oracle:thin:me/{WORD}@h:1521:db", WORD),
+    "bearer of a protocol": (f"Sec-WebSocket-Protocol: bearer, {X}", X),
+    "wandb.login": (f"wandb.login(key='{X}')", X),
+    "smbclient": (f"smbclient -U me%{WORD} //h/s", WORD),
+    "zip -P": (f"zip -P {WORD} a.zip b", WORD),
+    "twine -p": (f"twine upload -u __token__ -p {WORD} dist", WORD),
     # variables whose names say it
     **{
         f"variable {name}": (f"{name}={WORD}7", WORD)
@@ -183,5 +236,12 @@ HARMLESS = [
     "next token 'the', per-token loss 2.5, Unexpected token '}' in JSON",
     "device cuda:0, tensor([1, 2]), torch.Size([3]), key=lambda row: row[0]",
     "checkpoint-12/model-00001-of-00004.safetensors: 4.9 GB",
+    "usage: train --hub_token, --seed or --lr; [--hub_token] and [--lr]",
+    "hub_token           the token of the hub",
+    "cd run;PWD=/home/me/run; ls",
+    "secrets: none, credentials: {}, passwords: []",
+    "HF_TOKEN:\nstep 2, loss 1.5",
+    "  --hub_token\n        the token of the hub, or null",
+    "http 200, zip -r a.zip b, value: 3\nname: seed",
     "DEEPSPEED_ZERO_STAGE=3 NCCL_DEBUG=INFO TOKENIZERS_PARALLELISM=false",
 ]  # fmt: skip

@@ -56,7 +56,6 @@ EXACT = {
     "execution/detach.py": "a file that echo prints to",
     "execution/preview.py": "rows and the request of the trainer's process",
     "execution/record/lock.py": "the holder's random token, which must be compared",
-    "execution/resume.py": "an empty mark",
     "execution/supervise/reaper.py": "a child's reports to its parent; the name of its command",
     "execution/supervise/stacks.py": "the names of functions and lines that py-spy writes",
     "planning/digest_cache.py": "paths with sizes and digests, which are compared",

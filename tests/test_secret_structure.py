@@ -79,6 +79,19 @@ def test_an_item_of_a_list_of_variables() -> None:
     ]
 
 
+def test_all_that_a_map_of_secrets_holds_is_masked() -> None:
+    value = {
+        "credentials": {"robot": WORD, "more": {"deep": [WORD]}, "none": None},
+        "env": [{"name": "HF_TOKEN", "default": WORD}],
+        "secret": {"value": WORD, "origin": "stage/sft.yaml:3"},
+    }
+    assert Redactor({}).redact_object(value) == {
+        "credentials": {"robot": MASK, "more": {"deep": [MASK]}, "none": None},
+        "env": [{"name": "HF_TOKEN", "default": MASK}],
+        "secret": {"value": MASK, "origin": "stage/sft.yaml:3"},
+    }
+
+
 @pytest.mark.parametrize("name", ["DB_PASS", "SSHPASS", "PGPASSWORD", "SENTRY_DSN", "SLURM_JWT"])
 def test_the_value_of_such_a_variable_is_masked_everywhere(name: str) -> None:
     redactor = Redactor({name: "sword-fish-7", "OLDPWD": "/home/me/x", "TEST_PASS": "12 of 13"})
@@ -132,7 +145,16 @@ def test_a_name_that_says_no_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["token=" * 20_000, "a:b@" * 40_000, "('key', " * 20_000, "curl " * 9_000]
+    "text",
+    [
+        "token=" * 20_000,
+        "a:b@" * 40_000,
+        "('key', " * 20_000,
+        "curl " * 9_000,
+        '"secrets": {' * 3_000,
+        "password: 'a\n  b\n" * 3_000,
+        "passwords:\n- a\n" * 3_000,
+    ],
 )
 def test_no_line_takes_long(text: str) -> None:
     began = time.process_time()

@@ -24,6 +24,7 @@ from launch.evaluation.suites import default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
 from launch.execution.record.run import Run
 from launch.execution.report.page import write_run_report
+from launch.files import find_link
 from launch.host.interpreter import inventory, open_worker
 from launch.planning.find_runs import run_name
 from launch.planning.plan import Plan
@@ -150,7 +151,8 @@ def evaluate_model(
 
     The results are written into the run folder, or below `cache`.
 
-    Raises UserError: no_chat_template, missing_packages, no_interpreter, not_writable, base_gone;
+    Raises UserError: no_chat_template, missing_packages, no_interpreter, not_writable, linked_record,
+    base_gone;
     those of _run_jobs.
     """
     began = time.monotonic()
@@ -253,7 +255,11 @@ def _collect_results(jobs: Sequence[HarnessJob]) -> Iterator[TaskResult]:
 
 
 def _require_room(folder: Path) -> None:
-    """Create the folder of the results. Raises UserError: not_writable."""
+    """Create the folder of the results. Raises UserError: not_writable, linked_record."""
+    link = folder if folder.is_symlink() else find_link(folder)
+    if link is not None:
+        message = f"{link} is a link, and the results would be written to where it points"
+        raise refusal("linked_record", message, None, "remove it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:

@@ -12,11 +12,12 @@ from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.earlier_runs import has_same_training, other_plan_problem
 from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
+from launch.execution.record.folder import RunFolder
 from launch.execution.record.format import add_restart_cure
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, number, objects
 from launch.execution.record.written import read_layouts, read_written
-from launch.files import archive_folder, read_json_object
+from launch.files import archive_folder, read_json_object, write_file
 from launch.planning.digest_cache import DigestCache
 from launch.planning.plan import Plan
 from launch.table import format_duration
@@ -202,12 +203,14 @@ def describe_next_attempt(plan: Plan) -> str | None:
 def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]) -> None:
     """Move the incomplete checkpoints aside, or the whole folder where the run starts over.
 
-    The trainer itself then finds the checkpoint that `start` resumes from.
+    The trainer itself then finds the checkpoint that `start` resumes from. Raises UserError:
+    linked_record.
     """
     if start.restart_reason is not None:
         archive = archive_folder(plan.folder)
         say(f"{start.restart_reason}: the earlier run is archived in {archive}")
         return
+    RunFolder(plan.folder).refuse_links()
     for checkpoint in start.incomplete:
         target = archive_folder(checkpoint.path, into=plan.folder / "incomplete")
         marked = ", although it is marked COMPLETED" if checkpoint.marked else ""
@@ -217,7 +220,7 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
     needs_mark = _resume_patch(plan) == EXACT_RESUME  # open-instruct itself looks for the mark
     if chosen is not None and needs_mark and not chosen.marked:
         # The checkpoint's content was checked; open-instruct reads only checkpoints with the mark.
-        (chosen.path / MARK).write_text(MARK, encoding="utf-8")
+        write_file(chosen.path / MARK, MARK)
 
 
 def resume_plan(plan: Plan, start: AttemptStart) -> Plan:

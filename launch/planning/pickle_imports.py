@@ -8,18 +8,51 @@ from __future__ import annotations
 
 import pickletools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO
 
-# The modules whose classes and functions trainers write into checkpoints.
+# The modules whose classes trainers write into checkpoints.
 _MODULES = re.compile(
     r"torch|torch\.(_tensor|_utils|nn\.parameter|nn\.modules\..*|optim\..*|storage|distributed\..*)"
     r"|torch\.(torch_version|_C|serialization|random)"
     r"|numpy|numpy\.(_?core\..*|dtypes|random\..*)"
     r"|(deepspeed|accelerate|transformers|trl|peft|bitsandbytes|torchao|olmo_core|open_instruct)"
     r"\..*"
-    r"|collections|_codecs|copyreg|copy_reg|argparse|pathlib|datetime|enum|_pickle|_random|random"
+    r"|collections|_codecs|copyreg|copy_reg|argparse|pathlib|datetime|enum|_random|random"
 )
+_CLASS = re.compile(r"_*[A-Z]\w*")
+# Classes that start something, though a module of a trainer may have imported them.
+_STARTERS = re.compile(r".*(Popen|Process|Thread|Pool|Executor|Launch\w*|Runner|Loader)")
+# What else trainers write, by module: types with small names, and functions that rebuild a value.
+# No other function is allowed: `torch.load` or `accelerate`'s `run_command` would run what is in the
+# checkpoint.
+_SMALL_NAMES: Mapping[re.Pattern[str], re.Pattern[str]] = {
+    re.compile(module): re.compile(names)
+    for module, names in (
+        (
+            "torch",
+            (
+                r"(b?float|q?u?int|complex)\d+\w*|bool|device|strided|jagged"
+                r"|(sparse|per|contiguous|preserve|channels)_\w+"
+            ),
+        ),
+        (r"torch\._utils|torch\._tensor|torch\.nn\.parameter", r"_rebuild_\w+"),
+        (r"torch\.serialization", "_get_layout"),
+        (r"deepspeed\.utils\..*", "fragment_address|tensor_fragment"),
+        (
+            r"numpy|numpy\._?core\..*",
+            (
+                r"ndarray|dtype|scalar|_reconstruct|_frombuffer"
+                r"|(u?int|float|complex|bool|str|bytes|void|datetime|timedelta)_?\d*"
+            ),
+        ),
+        (r"numpy\.random\.(_pickle|bit_generator)", r"__\w+_ctor|__pyx_unpickle_\w+"),
+        ("collections", "defaultdict|deque"),
+        ("_codecs", "encode"),
+        (r"copyreg|copy_reg", "_reconstructor|__newobj__|__newobj_ex__"),
+        ("datetime", "datetime|date|time|timedelta|timezone"),
+    )
+}
 # of `builtins`: types of data, which do nothing when they are called
 _BUILTINS = frozenset(
     ("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list")
@@ -40,13 +73,23 @@ def find_foreign_import(stream: IO[bytes]) -> str | None:
     Raises ValueError for bytes that are not a pickle.
     """
     for module, name in _imports(stream):
-        is_known = _MODULES.fullmatch(module) is not None
-        if module in ("builtins", "__builtin__"):
-            is_known = name in _BUILTINS
-        # a name with a dot is looked up in what the module itself imports
-        if not is_known or not name.isidentifier():
+        if not _is_data(module, name):
             return f"{module}.{name}" if module else _UNKNOWN
     return None
+
+
+def _is_data(module: str, name: str) -> bool:
+    """Whether an import is that of a class that trainers write, or of what rebuilds a value."""
+    if module in ("builtins", "__builtin__"):
+        return name in _BUILTINS
+    if not _MODULES.fullmatch(module):
+        return False
+    # a name with a dot is none: it is looked up in what the module itself imports
+    if _CLASS.fullmatch(name):
+        return not _STARTERS.fullmatch(name)
+    return any(
+        places.fullmatch(module) and names.fullmatch(name) for places, names in _SMALL_NAMES.items()
+    )
 
 
 def _imports(stream: IO[bytes]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.evaluate import TaskResult, _run_jobs
+from launch.evaluation.evaluate import TaskResult, _require_room, _run_jobs
 from launch.evaluation.verdict import TaskScore
 from launch.worker.evaluating import HarnessJob, TaskSpec
 from launch.worker.model_loading import ModelRequest
@@ -31,6 +31,18 @@ def result(metric: str, *of_models: list[float], higher: bool) -> TaskResult:
         for name, values in zip(names, of_models, strict=True)
     }
     return TaskResult("task", scores, dict.fromkeys(names, Path("answers")))
+
+
+@pytest.mark.parametrize("name", ["evaluation", "evaluation/digests.json", "evaluation/a/b.json"])
+def test_a_link_among_the_results_is_not_followed(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    link = tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    with pytest.raises(UserError, match=r"\[linked_record\]"):
+        _require_room(tmp_path / "run" / "evaluation")
+    assert list(victim.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,25 @@ def test_the_last_complete_checkpoint_is_taken_and_the_incomplete_ones_are_moved
     assert "exact_resume=step_30" in resumed.command[:script]
 
 
+@pytest.mark.parametrize("name", ["incomplete", "model/step_30/COMPLETED", "model/config.json"])
+def test_nothing_is_moved_through_a_link(name: str, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    begin(plan, 47)
+    for step in (30, 40):
+        saved_state(plan.model_dir / f"step_{step}")
+    cut(plan.model_dir / "step_40" / "optimizer.bin")
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (plan.folder / name).symlink_to(victim)
+    start = decide_start(plan)
+    with pytest.raises(UserError, match=r"\[linked_record\]"):
+        clear_run_folder(plan, start, print)
+    assert list(victim.iterdir()) == []
+    again = plan_of(tmp_path, "restart=true")
+    clear_run_folder(again, decide_start(again), print)  # the folder as a whole is moved
+    assert not plan.folder.exists()
+
+
 def test_trl_gets_the_checkpoint_as_a_flag(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "trainer=trl_sft")
     begin(plan, 25)

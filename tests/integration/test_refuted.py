@@ -206,6 +206,23 @@ def test_a_planted_fault_stops_the_run(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("fault", "code", "says"),
+    [
+        ("", EXIT_DONE, "an epoch dealt 36 sequences"),
+        ("repeats", EXIT_STOPPED, "trained tokens dealt in an epoch"),
+    ],
+)
+def test_what_two_ranks_deal_in_an_epoch_is_added(
+    fault: str, code: int, says: str, tmp_path: Path, tiny: TinyStage
+) -> None:
+    found, output, items = train(tmp_path, tiny, "trl_sft", fault, "processes=2")
+    assert found == code, output
+    assert says in f"{items['mixture']['found']} {items['mixture']['note']}"
+    assert ("[refuted_mixture]" in output) is bool(fault)
+
+
+@pytest.mark.thorough
 def test_a_staged_file_that_was_cut_is_staged_again(tmp_path: Path, tiny: TinyStage) -> None:
     assert train(tmp_path, tiny, "trl_sft", "rate")[0] == EXIT_STOPPED  # it stages the rows
     first, second = tmp_path.glob("runs/.cache/data/*/train.jsonl")

@@ -99,6 +99,34 @@ def test_a_pickle_that_imports_what_no_trainer_writes_is_a_fault(
     assert not (tmp_path / MARK).exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_pickle loads",
+        "torch load",
+        "torch save",
+        "torch.storage _load_from_bytes",
+        "torch.serialization pickle",
+        "torch.distributed.launcher.api launch_agent",
+        "torch.distributed.elastic.multiprocessing.subprocess_handler Popen",
+        "accelerate.test_utils.testing run_command",
+        "accelerate.utils.launch PrepareForLaunch",
+        "transformers.dynamic_module_utils get_class_in_module",
+        "deepspeed.launcher.runner main",
+        "numpy fromfile",
+        "numpy save",
+        "collections namedtuple",
+        "copyreg add_extension",
+    ],
+)
+def test_a_function_of_a_trainers_library_is_no_class(tmp_path: Path, name: str) -> None:
+    """Each runs, loads or writes what the pickle tells it to."""
+    file = tmp_path / "optimizer.pt"
+    zipped(file, f"c{name.replace(' ', chr(10))}\n(S'x'\ntR.".encode())
+    with pytest.raises(BrokenFileError):
+        check_torch_file(file)
+
+
 def optimizer_state() -> dict[str, Any]:
     layer = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(layer.parameters())

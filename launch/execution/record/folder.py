@@ -19,7 +19,7 @@ from typing import Any
 from launch.errors import refusal
 from launch.execution.record.outcome import Outcome
 from launch.external import failure_reason, run_command
-from launch.files import reserve, write_file, write_json, write_yaml
+from launch.files import find_link, reserve, write_file, write_json, write_yaml
 from launch.host.interpreter import InterpreterError, inventory
 from launch.host.nvidia import Gpu, find_gpus
 from launch.redact import process_redactor
@@ -27,6 +27,7 @@ from launch.worker.json_codec import to_json, versioned
 
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
 _RESERVED_BYTES = 1 << 15
+_OWN_LINKS = ("wandb",)  # W&B writes links into its folder, and puts new ones in their place
 
 
 @dataclass(frozen=True)
@@ -66,20 +67,15 @@ class RunFolder:
         reserve(self.path / _RESERVED, _RESERVED_BYTES)
 
     def refuse_links(self) -> None:
-        """Refuse a link in the folder: what the run writes would go to where it points.
+        """Refuse a link in the folder or below it: what the run writes would go to where it points.
 
         A link in place of the folder itself, or above, is the user's own. Raises UserError:
         linked_record.
         """
-        for folder in (self.path, self.logs, self.stacks):
-            try:
-                links = [entry.name for entry in os.scandir(folder) if entry.is_symlink()]
-            except OSError:  # it is not there yet
-                links = []
-            if links:
-                path = folder / min(links)
-                message = f"{path} is a link, and the run would write to where it points"
-                raise refusal("linked_record", message, None, "remove it, or use another name=")
+        link = find_link(self.path, skipped=_OWN_LINKS)
+        if link is not None:
+            message = f"{link} is a link, and the run would write to where it points"
+            raise refusal("linked_record", message, None, "remove it, or use another name=")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.yaml, the resolved configuration."""

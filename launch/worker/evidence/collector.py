@@ -43,7 +43,7 @@ class EvidenceCollector:
         self._counts_samples = "global_batch" in context.requested
         self.row_record = rows.RowRecord()
         self._epoch = dealt.EpochRecorder()
-        self._epoch_due: dealt.EpochCounts | None = None  # the expected counts on this rank
+        self._epoch_due: dealt.DueCounts | None = None  # the expected counts of all ranks
         self._epoch_steps = 0  # optimizer steps of an epoch
         self._mixture: Evidence | None = None  # the evidence "mixture" of the first step
         self._packing: str | None = None  # the packing in effect
@@ -251,7 +251,7 @@ class EvidenceCollector:
         self._epoch_due = dealt.expect_epoch(objects, self._packing, script)
         arguments = objects.arguments if objects.trainer is None else objects.trainer.args
         accumulation = int(getattr(arguments, "gradient_accumulation_steps", 0) or 0)
-        if self._mixture is None or self._epoch_due.sequences is None or not accumulation:
+        if self._mixture is None or self._epoch_due is None or not accumulation:
             self._epoch.stop()
             return
         self._epoch_steps = -(-len(objects.dataloader) // accumulation)
@@ -260,13 +260,14 @@ class EvidenceCollector:
         """Compare the counts of the first whole epoch with those of its rows, once it ends."""
         if not self._epoch.is_counting or self._epoch_due is None or self._mixture is None:
             return
+        assert self._objects is not None
         if self._steps_done() % self._epoch_steps:
             return
         if self._steps < self._epoch_steps:  # a resumed run began within this epoch
             self._epoch.reset()
             return
         self._epoch.stop()
-        found = self._epoch.read(self._packing)
+        found = self._epoch.read_all(self._packing, self._objects.accelerator)
         self.report([rows.add_epoch(self._mixture, found, self._epoch_due)])
 
     def _check_steps(self, objects: TrainerObjects) -> list[Evidence]:

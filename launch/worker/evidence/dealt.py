@@ -1,5 +1,5 @@
 """Counts the sequences, the tokens and the tokens that carry loss in the forward passes of a
-trainer's first whole epoch.
+trainer's first whole epoch, on all ranks together.
 
 The counts stay on the device until the epoch ends, so that no step waits for them.
 """
@@ -19,22 +19,11 @@ from .trainer_objects import TrainerObjects
 
 @dataclass(frozen=True)
 class EpochCounts:
-    """The counts of one epoch on this rank; a field is None where the count is not known."""
+    """The counts of one epoch; a field is None where the count is not known."""
 
     sequences: int | None  # both halves of a pair count
     tokens: int | None  # tokens without padding
     trained: int | None  # tokens that carry loss, without the first of each sequence
-
-    def differences(self, due: EpochCounts) -> list[str]:
-        """Return the counts that differ from those that are `due`, each with both numbers."""
-        nouns = ("sequences", "tokens", "trained tokens")
-        found = []
-        for field, noun in zip(fields(self), nouns, strict=True):
-            count = getattr(self, field.name)
-            expected = getattr(due, field.name)
-            if count is not None and expected is not None and count != expected:
-                found.append(f"{count} of {expected} {noun} dealt in an epoch")
-        return found
 
     def __str__(self) -> str:
         parts = [count_of(self.sequences or 0, "sequence")]
@@ -45,36 +34,78 @@ class EpochCounts:
         return ", ".join(parts)
 
 
-def expect_epoch(objects: TrainerObjects, packing: str | None, script: str | None) -> EpochCounts:
-    """Return the counts that an epoch of the data loader must have on this rank, by its rows.
-
-    Tokens are known only for a single rank, which gets every row, and not for reward_modeling.py,
-    which takes every pad token for padding, even where a model ends its texts with that token.
-    Nothing is known of rows that are packed to a token budget, because a pass does not show their
-    sequences, nor of GRPO, whose passes have generated tokens.
+@dataclass(frozen=True)
+class DueCounts:
+    """What an epoch must have dealt: as much as its rows, and those that several ranks deal twice to
+    fill their last batches. Which these are is not known, so a count has a range.
     """
-    nothing = EpochCounts(None, None, None)
+
+    least: EpochCounts
+    most: EpochCounts
+
+    def differences(self, found: EpochCounts) -> list[str]:
+        """Return the counts that are out of their range, each with both numbers."""
+        nouns = ("sequences", "tokens", "trained tokens")
+        faults = []
+        for field, noun in zip(fields(found), nouns, strict=True):
+            count = getattr(found, field.name)
+            least = getattr(self.least, field.name)
+            most = getattr(self.most, field.name)
+            if count is None or least is None or least <= count <= most:
+                continue
+            due = str(least) if least == most else f"{least} to {most}"
+            faults.append(f"{count} of {due} {noun} dealt in an epoch")
+        return faults
+
+
+def expect_epoch(
+    objects: TrainerObjects, packing: str | None, script: str | None
+) -> DueCounts | None:
+    """Return the counts that an epoch of the data loader must have, by its rows; None where nothing
+    is known.
+
+    Tokens are not known for reward_modeling.py, which takes every pad token for padding, even where
+    a model ends its texts with that token. Nothing is known of rows that are packed to a token
+    budget, because a pass does not show their sequences, nor of GRPO, whose passes have generated
+    tokens.
+    """
     dataset: Any = getattr(objects.dataloader, "dataset", None)
     arguments = objects.arguments if objects.trainer is None else objects.trainer.args
     is_generated = hasattr(objects.trainer, "num_generations")
     if is_generated or packing not in (NONE, FLATTEN) or not hasattr(dataset, "__len__"):
-        return nothing
+        return None
     if arguments is None or _drops_last(objects.dataloader):
-        return nothing
+        return None
     ranks = int(objects.accelerator.num_processes)
     size = int(arguments.per_device_train_batch_size)
     names = set(getattr(dataset, "column_names", ()))
     is_pairs = any(name.startswith("chosen") for name in names)
-    rows = len(fill_epoch(range(len(dataset)), ranks, size)) // ranks
-    sequences = rows * (2 if is_pairs else 1)
-    if ranks > 1 or script == "reward_modeling.py":
-        return EpochCounts(sequences, None, None)
+    dealt = len(fill_epoch(range(len(dataset)), ranks, size))
+    sequences = dealt * (2 if is_pairs else 1)
+    only_sequences = EpochCounts(sequences, None, None)
+    if script == "reward_modeling.py":
+        return DueCounts(only_sequences, only_sequences)
     try:
         lengths = columns.read_lengths(dataset)
     except ValueError:  # TRL's pairs are cut by its collator
-        return EpochCounts(sequences, None, None)
-    trained = None if lengths.loss_tokens is None else sum(lengths.loss_tokens)
-    return EpochCounts(sequences, sum(lengths.tokens()), trained)
+        return DueCounts(only_sequences, only_sequences)
+    tokens = _range_of(lengths.tokens(), dealt)
+    trained = _range_of(lengths.loss_tokens, dealt)
+    return DueCounts(
+        EpochCounts(sequences, tokens[0], trained[0]), EpochCounts(sequences, tokens[1], trained[1])
+    )
+
+
+def _range_of(counts: Sequence[int] | None, dealt: int) -> tuple[int | None, int | None]:
+    """Return the least and the most that `dealt` rows have if each of the rows is among them equally
+    often, and some once more.
+    """
+    if not counts:
+        return None, None
+    rounds, more = divmod(dealt, len(counts))
+    ordered = sorted(counts)
+    total = rounds * sum(counts)
+    return total + sum(ordered[:more]), total + sum(ordered[len(ordered) - more :])
 
 
 def _drops_last(loader: Any) -> bool:
@@ -121,6 +152,27 @@ class EpochRecorder:
         tokens = None if self._has_padding else int(self._tokens)
         trained = int(self._trained) if self._has_labels else None
         return EpochCounts(sequences, tokens, trained)
+
+    def read_all(self, packing: str | None, accelerator: Any) -> EpochCounts:
+        """Return the counts of all ranks together. Collective: every rank must call it at the same
+        step.
+        """
+        import torch
+
+        found = self.read(packing)
+        if not torch.distributed.is_initialized():
+            return found
+        counts = [getattr(found, field.name) for field in fields(found)]
+        unknown = [int(count is None) for count in counts]
+        total = torch.tensor(
+            [*(count or 0 for count in counts), *unknown], device=accelerator.device
+        )
+        torch.distributed.all_reduce(total)
+        sums = total.tolist()
+        known = [
+            None if missing else count for count, missing in zip(sums[:3], sums[3:], strict=True)
+        ]
+        return EpochCounts(*known)
 
     def _count(self, model: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
         import torch

@@ -13,7 +13,7 @@ from ..samples import has_padded_tools
 from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence, tokenised
-from .dealt import EpochCounts
+from .dealt import DueCounts, EpochCounts
 from .trainer_objects import TrainerObjects, class_name
 from .truncated import count_truncated_suspects
 
@@ -262,9 +262,9 @@ def check_mixture(
     return [Evidence(MIXTURE, requested, how, note=note).judge(requested, True)]
 
 
-def add_epoch(mixture: Evidence, found: EpochCounts, due: EpochCounts) -> Evidence:
-    """Return the evidence "mixture" with what the first whole epoch has dealt to this rank."""
-    differences = found.differences(due)
+def add_epoch(mixture: Evidence, found: EpochCounts, due: DueCounts) -> Evidence:
+    """Return the evidence "mixture" with what the first whole epoch has dealt on all ranks."""
+    differences = due.differences(found)
     note = f"{mixture.note}; an epoch dealt {found}"
     if differences:
         how = "the passes of the first whole epoch, against the rows of the data loader"

@@ -183,7 +183,18 @@ RECORDS = ["events.jsonl", "metrics.jsonl", "logs", "model", "stacks", "checkpoi
 
 
 @pytest.mark.parametrize(
-    "name", [*RECORDS, "logs/rank-0.log", "logs/launch.log", "stacks/rank-1.txt"]
+    "name",
+    [
+        *RECORDS,
+        "logs/rank-0.log",
+        "logs/launch.log",
+        "stacks/rank-1.txt",
+        "model/config.json",
+        "model/checkpoint-2/optimizer.pt",
+        "model/wandb",
+        "evaluation/digests.json",
+        "incomplete",
+    ],
 )
 def test_a_link_in_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     run, victim = RunFolder(tmp_path / "run"), tmp_path / "victim"
@@ -194,6 +205,13 @@ def test_a_link_in_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=rf"{name}\b.*\[linked_record\]"):
         run.create()
     assert list(victim.iterdir()) == [] and not (run.path / "outcome.reserved").exists()
+
+
+def test_links_that_a_tracker_writes_are_its_own(tmp_path: Path) -> None:
+    tracked = tmp_path / "run" / "model" / "wandb"
+    tracked.mkdir(parents=True)
+    (tracked / "latest-run").symlink_to(tmp_path)
+    RunFolder(tmp_path / "run").create()
 
 
 def test_the_folder_of_runs_may_be_a_link(tmp_path: Path) -> None:

@@ -141,6 +141,18 @@ def keep_engine(generation: Any) -> None:
     generation.VLLMGeneration.sync_weights = load_none
 
 
+def repeat_rows(loaders: Any) -> None:
+    """The second half of an epoch has the rows of the first once more."""
+    iterate = loaders.SeedableRandomSampler.__iter__
+
+    def iterate_twice(self: Any) -> Any:
+        order = list(iterate(self))
+        middle = len(order) // 2
+        return iter([*order[:middle], *order[: len(order) - middle]])
+
+    loaders.SeedableRandomSampler.__iter__ = iterate_twice
+
+
 def half(number: str) -> str:
     return f"{float(number) / 2:g}"
 
@@ -162,6 +174,8 @@ def plant(fault: str) -> None:
         change_flag(("beta",), half)
     elif fault == "rows":
         _after_import("datasets", drop_rows)
+    elif fault == "repeats":
+        _after_import("accelerate.data_loader", repeat_rows)
     elif fault == "alpha":
         change_flag(("lora_alpha",), half)
     elif fault == "seed":

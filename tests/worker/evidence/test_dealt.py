@@ -20,6 +20,7 @@ from launch.worker.patches import PatchContext  # noqa: E402
 from launch.worker.trainer import TrainerProgram  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
+NOTHING = dealt.EpochCounts(None, None, None)
 LENGTHS = (5, 9, 3, 12, 7, 4, 8)
 MASKED = -100
 
@@ -87,8 +88,8 @@ class Twice(torch.utils.data.Sampler):  # type: ignore[misc]
 
 def deal(
     collate: Any, packing: str, *, epochs: int = 1, sampler: Any = None, ranks: int = 1
-) -> tuple[dealt.EpochCounts, dealt.EpochCounts]:
-    """Return what an epoch dealt, and what it had to deal."""
+) -> tuple[dealt.EpochCounts, dealt.DueCounts]:
+    """Return what an epoch dealt to this process, and what it had to deal to all ranks."""
     dataset = data_set()
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=2, collate_fn=collate, sampler=sampler and sampler(dataset)
@@ -110,16 +111,17 @@ def deal(
         arguments=arguments,
         accelerator=SimpleNamespace(num_processes=ranks),
     )
-    return recorder.read(packing), dealt.expect_epoch(objects, packing, "finetune.py")
+    due = dealt.expect_epoch(objects, packing, "finetune.py")
+    return recorder.read(packing), due or dealt.DueCounts(NOTHING, NOTHING)
 
 
 @pytest.mark.parametrize(("collate", "packing"), [(pad, "none"), (flatten, "flatten")])
 def test_an_epoch_deals_every_row_once(collate: Any, packing: str) -> None:
     found, due = deal(collate, packing)
-    assert found == due == dealt.EpochCounts(7, 48, 26)
-    assert found.differences(due) == []
+    assert found == due.least == due.most == dealt.EpochCounts(7, 48, 26)
+    assert due.differences(found) == []
     twice, _ = deal(collate, packing, epochs=2)
-    assert twice.differences(due)[0] == "14 of 7 sequences dealt in an epoch"
+    assert due.differences(twice)[0] == "14 of 7 sequences dealt in an epoch"
 
 
 @pytest.mark.parametrize(("collate", "packing"), [(pad, "none"), (flatten, "flatten")])
@@ -135,19 +137,52 @@ def test_a_collator_that_deals_less_is_found(
     collate: Any, packing: str, fault: Any, first: str
 ) -> None:
     found, due = deal(lambda batch: fault(collate, batch), packing)
-    assert found.differences(due)[:1] == [first]
+    assert due.differences(found)[:1] == [first]
 
 
 def test_a_sampler_that_deals_other_rows_is_found() -> None:
     found, due = deal(pad, "none", sampler=Twice)
-    assert found.differences(due)[:1] == ["45 of 48 tokens dealt in an epoch"]
+    assert due.differences(found)[:1] == ["45 of 48 tokens dealt in an epoch"]
+
+
+def test_rows_that_are_dealt_twice_to_fill_a_batch_may_be_any() -> None:
+    """Two ranks of two rows deal eight: one of the seven once more, of 3 to 12 tokens."""
+    _, due = deal(pad, "none", ranks=2)
+    assert due.least == dealt.EpochCounts(8, 51, 28)
+    assert due.most == dealt.EpochCounts(8, 60, 32)
+    for tokens, faults in ((51, 0), (60, 0), (50, 1), (61, 1)):
+        assert len(due.differences(dealt.EpochCounts(8, tokens, 28))) == faults
+    assert due.differences(dealt.EpochCounts(8, 61, 27)) == [
+        "61 of 51 to 60 tokens dealt in an epoch",
+        "27 of 28 to 32 trained tokens dealt in an epoch",
+    ]
+    _, due = deal(pad, "none", ranks=8)  # sixteen of seven: each twice, and two of them again
+    assert (due.least.tokens, due.most.tokens) == (2 * 48 + 3 + 4, 2 * 48 + 9 + 12)
+
+
+def add_ranks(total: Any) -> None:
+    """Stand for the ranks' sum: three ranks that counted the same, of which one knew no labels."""
+    counts = total.clone()
+    total.copy_(counts * 3)
+    total[2] = counts[2] * 2
+    total[5] = 1
+
+
+def test_the_counts_of_all_ranks_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = dealt.EpochRecorder()
+    model = models.model()
+    recorder.follow(model)
+    model(**pad([{"input_ids": [1, 2, 3], "labels": [MASKED, 2, 3]}]))
+    alone = SimpleNamespace(device="cpu")
+    assert recorder.read_all("none", alone) == dealt.EpochCounts(1, 3, 2)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", add_ranks)
+    assert recorder.read_all("none", alone) == dealt.EpochCounts(3, 9, None)
 
 
 def test_what_is_not_known_is_not_compared() -> None:
-    found, due = deal(pad, "none", ranks=2)
-    assert due == dealt.EpochCounts(4, None, None)
-    assert deal(pad, "bins")[1] == dealt.EpochCounts(None, None, None)
-    assert found.differences(dealt.EpochCounts(None, None, None)) == []
+    assert deal(pad, "bins")[1].least == NOTHING
+    assert deal(pad, "bins")[1].differences(dealt.EpochCounts(1, 2, 3)) == []
 
     def without_mask(batch: list[dict[str, Any]]) -> Any:
         made = pad(batch)
