@@ -12,7 +12,7 @@ from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.earlier_runs import has_same_training, other_plan_problem
 from launch.execution.record.checkpoints import MARK, Checkpoint, find_checkpoints, layout_of
-from launch.execution.record.folder import RunFolder
+from launch.execution.record.folder import CONVERTED, RunFolder
 from launch.execution.record.format import add_restart_cure
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, number, objects
@@ -70,7 +70,7 @@ def needs_conversion(plan: Plan, checkpoint: Checkpoint) -> bool:
 
 def converted_folder(plan: Plan) -> Path:
     """Return the folder of a checkpoint that was converted for an attempt at another width."""
-    return plan.folder / "converted"
+    return plan.folder / CONVERTED
 
 
 def refuse_other_format(plan: Plan) -> None:

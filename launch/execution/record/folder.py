@@ -27,7 +27,11 @@ from launch.worker.json_codec import to_json, versioned
 
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
 _RESERVED_BYTES = 1 << 15
-_OWN_LINKS = ("wandb",)  # W&B writes links into its folder, and puts new ones in their place
+CONVERTED = (
+    "converted"  # of a checkpoint for an attempt at another width; it has links to the checkpoint
+)
+# W&B writes links into its folder, and puts new ones in their place.
+_OWN_LINKS = ("wandb", CONVERTED)
 
 
 @dataclass(frozen=True)

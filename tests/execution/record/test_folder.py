@@ -207,10 +207,11 @@ def test_a_link_in_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     assert list(victim.iterdir()) == [] and not (run.path / "outcome.reserved").exists()
 
 
-def test_links_that_a_tracker_writes_are_its_own(tmp_path: Path) -> None:
-    tracked = tmp_path / "run" / "model" / "wandb"
-    tracked.mkdir(parents=True)
-    (tracked / "latest-run").symlink_to(tmp_path)
+@pytest.mark.parametrize("place", ["model/wandb", "converted/checkpoint-2"])
+def test_links_that_are_written_by_the_run_are_its_own(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "run" / place
+    folder.mkdir(parents=True)
+    (folder / "latest-run").symlink_to(tmp_path)
     RunFolder(tmp_path / "run").create()
 
 
