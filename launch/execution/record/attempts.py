@@ -97,9 +97,8 @@ def find_width_changes(
 
 
 def has_several_widths(folder: Path) -> bool:
-    """Return whether attempts of a run had different widths or ZeRO stages.
-
-    An earlier version recorded neither, and changed neither between attempts.
+    """Return whether attempts of a run had different widths or ZeRO stages. An attempt that does not
+    tell its ranks is passed over.
     """
     widths = {
         (entry["ranks"], entry.get("zero_stage"))
