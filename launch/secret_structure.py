@@ -197,7 +197,8 @@ def _named_spans(data: bytes, keyword: int, end: int) -> list[Span]:
     is_parameter = bool(_PARAMETER_END.match(data, end))
     in_query = is_parameter and bool(_QUERY.search(data[max(0, start - 12) : start]))
     if name == "PWD" and data[start - 1 : start] == b";" and data[end + 1 : end + 2] not in b"/~$":
-        name, strength = "DB_PWD", 2  # ODBC
+        name = "DB_PWD"  # ODBC
+        strength = 2
     if not strength and not in_query:
         first = _TWO_PARTS.search(data, max(0, start - 12), start)
         if not first or name.lower() not in ("key", "keys"):

@@ -173,7 +173,7 @@ def preview(line: CommandLine) -> int:
             title = f"{plan.stage}: samples"
             echo(render_page(title, data, samples.notes, samples.problems), end="")
         else:
-            samples.print()
+            samples.show()
         return EXIT_DONE
 
     return compose(rest, show)
@@ -254,7 +254,7 @@ class _Preview:
             "warnings": self.problems,
         }
 
-    def print(self) -> None:
+    def show(self) -> None:
         """Print it on the terminal."""
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         samples = describe_samples(self.data, colour=colour)

@@ -43,7 +43,8 @@ class LabelColumn:
             return cls(name)
         column, good, bad = (part.strip() for part in found.groups())
         if good.lower() != bad.lower():
-            good, bad = good.lower(), bad.lower()
+            good = good.lower()
+            bad = bad.lower()
         return cls(column, {good: True, bad: False})
 
     def judge(self, text: str) -> bool | None:

@@ -102,12 +102,7 @@ def identify_run(
         "trainer": [trainer.name, trainer.entry],
         "upstream": machine.upstream.commit,
         "flags": values_of(flags),
-        "batch": {
-            "global": batch.global_,
-            "per_device": batch.per_device,
-            "accumulation": batch.accumulation,
-            "width": batch.width,
-        },
+        "batch": _batch_facts(batch),
         "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
         "clip": config.recipe.max_grad_norm,
         "env": {name: value for name, value in env.items() if name not in _NOT_DECISIVE},
@@ -127,6 +122,15 @@ def identify_run(
         training=compute_identity(shared, places, identified.digests) if can_go_on else None,
         digests={**input_digests, **flag_files},
     )
+
+
+def _batch_facts(batch: Batch) -> dict[str, int]:
+    return {
+        "global": batch.global_,
+        "per_device": batch.per_device,
+        "accumulation": batch.accumulation,
+        "width": batch.width,
+    }
 
 
 def _name_places(

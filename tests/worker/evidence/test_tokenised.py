@@ -195,7 +195,7 @@ def test_what_the_pin_has_in_its_cache(
             [entry] = statistics["per_dataset_stats"]
             entry["final_instances"] = len(changed)
             if not pairs:
-                lengths, trained = tokenised.columns.count_labels(changed)
+                lengths, trained = tokenised.columns.count_learnt_labels(changed)
                 entry.update(total_tokens=sum(lengths), trainable_tokens=sum(trained))
         for old in found.glob("*.arrow"):
             old.unlink()
