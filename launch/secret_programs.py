@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from launch.secret_shapes import MASK_BYTES, Span
 
@@ -29,13 +30,6 @@ _PROGRAMS: Mapping[bytes, bytes] = {
     b"login": rb"-p" + _BETWEEN + _WORD,
     b"machine": rb"password\s+" + _WORD,
 }  # fmt: skip
-_PROGRAM_PATTERNS = [
-    (
-        program,
-        re.compile(rb"\b" + program + rb"\b(?:[^\n]|,\n|(?<=\w)\n[ \t]){0,300}?[\s'\"\0]" + option),
-    )
-    for program, option in _PROGRAMS.items()
-]
 _POSITIONAL = re.compile(
     rb"wandb" + _BETWEEN + rb"login(?:" + _BETWEEN + rb"--[\w-]+)*" + _BETWEEN + rb"([A-Za-z0-9_-]{20,})"
 )  # fmt: skip
@@ -43,10 +37,17 @@ _WANDB_CALL = re.compile(rb"wandb\.login\([^)\n]{0,200}?\bkey\s?=\s?['\"]([^'\"\
 _NETRC_LINE = re.compile(rb"(?m)^[ \t]+password[ \t]+(\S+)[ \t]*\r?$")
 
 
+@cache
+def _pattern_of(program: bytes) -> re.Pattern[bytes]:
+    """Return the pattern of a program's command. Few texts name one, so none is compiled before."""
+    between = rb"\b(?:[^\n]|,\n|(?<=\w)\n[ \t]){0,300}?[\s'\"\0]"
+    return re.compile(rb"\b" + program + between + _PROGRAMS[program])
+
+
 def program_spans(data: bytes) -> list[Span]:
     """Find the secrets in the commands of known programs, as text or as a list's repr."""
     spans: list[Span] = []
-    for pattern in [pattern for program, pattern in _PROGRAM_PATTERNS if program in data]:
+    for pattern in [_pattern_of(program) for program in _PROGRAMS if program in data]:
         spans += [
             Span(match.start(), *match.span(1))
             for match in pattern.finditer(data)
