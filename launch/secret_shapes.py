@@ -91,13 +91,11 @@ _SHAPES: tuple[tuple[bytes, ...], ...] = (
         b":6432:",
     ),
 )
+# Few texts have one of the literals, so that re compiles a pattern, and keeps it, when one does.
 _TOKEN_PATTERNS = [
-    (start, re.compile(_NOT_INSIDE + b"(" + re.escape(start) + rest + b")"))
-    for start, rest in _TOKENS.items()
+    (start, _NOT_INSIDE + b"(" + re.escape(start) + rest + b")") for start, rest in _TOKENS.items()
 ]
-_SHAPE_PATTERNS = [
-    (literal, re.compile(pattern)) for pattern, *literals in _SHAPES for literal in literals
-]
+_SHAPE_PATTERNS = [(literal, pattern) for pattern, *literals in _SHAPES for literal in literals]
 _PEM_LABEL = (
     rb"(?: |%20|\+)(?:[A-Z0-9 +]|%20){0,60}PRIVATE(?: |%20|\+)KEY(?:(?: |%20|\+)BLOCK)?-----"
 )
@@ -121,8 +119,8 @@ def shape_spans(data: bytes, lowered: bytes) -> list[Span]:
     patterns += [pattern for literal, pattern in _SHAPE_PATTERNS if literal in lowered]
     spans: list[Span] = []
     for pattern in patterns:
-        matches: Iterable[re.Match[bytes]] = pattern.finditer(data)
-        if pattern.pattern == _BASIC:
+        matches: Iterable[re.Match[bytes]] = re.compile(pattern).finditer(data)
+        if pattern == _BASIC:
             matches = filter(lambda match: is_basic_credential(match[1]), matches)
         spans.extend(Span(match.start(), *match.span(1)) for match in matches)
     return spans
