@@ -263,3 +263,71 @@ def test_a_checkout_of_ones_own_leaves_the_submodule_alone(clone: Clone, tmp_pat
     done = clone.setup(OPEN_INSTRUCT_DIR=str(tmp_path / "mine"))
     assert done.returncode == 0
     assert "getting open-instruct" not in done.stdout
+
+
+COUNTS = """
+def count(name):
+    with open("runs", "a") as file:
+        print(name, file=file)
+"""
+PASSES = """
+from tests.counts import count
+
+def test_passes():
+    count("passes")
+"""
+SLOW = """
+import pytest
+from tests.counts import count
+
+@pytest.mark.slow
+def test_slow():
+    count("slow")
+"""
+FLAKY = """
+import os
+
+def test_passes_later():
+    late = os.path.exists("late")
+    open("late", "w").close()
+    assert late
+"""
+
+
+@pytest.mark.parametrize("flaky", [(), ("tests/test_flaky.py::test_passes_later",)])
+def test_what_failed_is_repeated_and_nothing_else(tmp_path: Path, flaky: tuple[str, ...]) -> None:
+    for name in ("scripts", "tests", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "test", tmp_path / "scripts" / "test")
+    commands = {
+        "scripts/setup": "#!/bin/sh\n",
+        ".venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+    }
+    for name, text in commands.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    files = {
+        "pytest.ini": "[pytest]\nmarkers =\n  slow\n  slurm\n  equivalence\n  planted\n  thorough\n",
+        "tests/__init__.py": "",
+        "tests/counts.py": COUNTS,
+        "tests/test_cannot_be_imported.py": "import no_such_module\n",
+        "tests/test_passes.py": PASSES,
+        "tests/test_slow.py": SLOW,
+    }
+    if flaky:
+        files["tests/test_flaky.py"] = FLAKY
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [str(tmp_path / "scripts" / "test")],
+        env={"PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode != 0
+    assert "those once more" in done.stdout
+    assert (tmp_path / "runs").read_text().split() == ["passes"]
+    assert tuple(re.findall(r"flaky, failed once and then passed: (.*)", done.stdout)) == flaky

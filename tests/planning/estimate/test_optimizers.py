@@ -10,7 +10,7 @@ from launch.check.machine.disk import written_bytes
 from launch.check.machine.memory import state_bytes
 from launch.errors import UserError
 from launch.planning.estimate.cards import CardMemory
-from launch.planning.estimate.forecast import MemoryForecast, describe, forecast_memory
+from launch.planning.estimate.forecast import MemoryForecast, describe_forecast, forecast_memory
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.optimizers import factored_bytes, find_optimizer
 from launch.planning.estimate.planned_setting import planned_optimizer, planned_setting
@@ -157,11 +157,11 @@ def test_the_type_of_the_weights(dtype: str, weights: float) -> None:
 
 def test_what_is_offloaded_is_told_with_what_holds_it() -> None:
     two = ("stage=sft", "gpus=2", "recipe.liger=true", "parallel=zero3_offload")
-    lines = describe(forecast(*two, gib=24.0))
+    lines = describe_forecast(forecast(*two, gib=24.0))
     assert "the machine's own memory holds 120 GiB of it" in lines
-    smaller = describe(forecast("stage=sft", "gpus=2", gib=24.0))
+    smaller = describe_forecast(forecast("stage=sft", "gpus=2", gib=24.0))
     assert any("parallel=zero3_offload" in line and "120 GiB" in line for line in smaller)
-    paged = describe(forecast(*TRL, BF16, "recipe.optimizer=paged_adamw_8bit", gib=74.5))
+    paged = describe_forecast(forecast(*TRL, BF16, "recipe.optimizer=paged_adamw_8bit", gib=74.5))
     assert any("17.9 GiB" in line for line in paged)
 
 
