@@ -22,12 +22,13 @@ from launch.api.cures import (
     check_advice,
     check_cures,
     exact_ways,
+    explain_problems,
     keys_of,
 )
 from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS, help_text
 from launch.config.compose import compose_once
-from launch.config.line import CommandLine
+from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError, ways_of
 from launch.worker.finding import Finding, Fix, Way
 from tests.paths import ROOT
@@ -151,6 +152,45 @@ def test_a_way_that_the_line_contradicts_is_left_out() -> None:
     [problem] = check_cures(line, problems_of(line))
     assert "gpus=1" in str(problems_of(line)[0].cure)
     assert str(problem.cure) == "set trainer=trl_sft"
+
+
+@pytest.mark.parametrize(
+    ("line", "cures"),
+    [
+        (
+            "plan stage=sft --load_in_4bit",
+            ["set recipe.lora.rank=16 recipe.lora.quantize=nf4"],
+        ),
+        (
+            "plan stage=sft qlora=true",
+            ["set recipe.lora.rank=16 recipe.lora.quantize=nf4"],
+        ),
+        (
+            "plan stage=sft lora_alpha=32",
+            ["set recipe.lora.rank=16 recipe.lora.alpha=32"],
+        ),
+        (
+            "plan stage=sft device=mps --fp16 True",
+            [
+                "remove it: the precisions here are bf16 and fp32 (recipe.precision)",
+                "set device=cpu",
+            ],
+        ),
+        (
+            "plan stage=sft lr=1e-5 trainer=trl_dpo",
+            ["set recipe.learning_rate=1e-5", "set stage=dpo or trainer=trl_sft"],
+        ),
+        ("plan stage=sft lr=1e-5", ["set recipe.learning_rate=1e-5"]),
+    ],
+)
+def test_what_else_is_wrong_is_said_at_once(line: str, cures: list[str]) -> None:
+    argv = line.split()
+    try:
+        parsed = parse_line(argv, list(VERBS))
+        problems = problems_of(parsed)
+    except UserError as error:
+        parsed, problems = None, error.problems
+    assert [str(problem.cure) for problem in explain_problems(argv, parsed, problems)] == cures
 
 
 def test_where_no_way_works_the_override_is_removed() -> None:

@@ -2,7 +2,8 @@
 
 A cure that leads back to the same problem, or to one whose own cure reverts it, is left out. If none
 is left, the cure is to remove the override that the problem is about, if that works: what a message
-prints may therefore be another cure than the one that its rule has.
+prints may therefore be another cure than the one that its rule has. A cure whose keys need others has
+these, too, and what else is wrong with the line is said at once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _OF_WORDS = frozenset(
         *("unknown_data", "other_tool", "no_global_header"),
     )
 )
-_SECONDS = 2.0  # time limit for all of a line's cures; a plan takes 0.1 s
+_SECONDS = (
+    6.0  # time limit for all of a line's cures; a plan takes 0.1 s, on a busy machine a second
+)
 
 
 def apply_way(way: Way, line: CommandLine) -> CommandLine:
@@ -84,19 +87,70 @@ def explain_problems(
         whole = answer_line(argv)
         if whole is not None:
             return [whole]
-    return list(problems) if line is None else check_cures(line, problems)
+    if line is None and argv and argv[0] in VERBS:
+        line = CommandLine(argv[0], False, tuple(argv[1:]))  # an option of it is unknown
+    if line is None or line.verb not in VERBS:
+        return list(problems)
+    end = time.monotonic() + _SECONDS
+    checked = _check(line, problems, end)
+    return [*checked, *_find_further(line, checked, end)]
 
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
     if line.verb not in VERBS:
         return list(problems)
+    return _check(line, problems, time.monotonic() + _SECONDS)
+
+
+def _check(line: CommandLine, problems: Sequence[Finding], end: float) -> list[Finding]:
+    """Return the problems, each with the part of its cure that works; no cure is tried after `end`
+    (time.monotonic).
+    """
     if line.sweeps:
         from launch.config.compose import expand_sweep
 
         line = expand_sweep(line)[0]  # the other settings of a sweep differ only in values
-    end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
+
+
+def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) -> list[Finding]:
+    """Return what else is wrong with a line, which shows once each of `problems` is mended.
+
+    One without an exact cure ends the search, as `end` (time.monotonic) does.
+    """
+    found: list[Finding] = []
+    known = {(problem.id, problem.where) for problem in problems}
+    while problems and time.monotonic() < end:
+        for problem in problems:
+            ways = exact_ways(problem.cure)
+            if not ways:
+                return found
+            line = apply_way(ways[0], line)
+        after = _find_problems(line)
+        if any((problem.id, problem.where) in known for problem in after):
+            return found
+        known.update((problem.id, problem.where) for problem in after)
+        problems = _check(line, after, end)
+        found += problems
+    return found
+
+
+def _find_problems(line: CommandLine) -> tuple[Finding, ...]:
+    """Return the problems for which a line is not planned; () for one that is."""
+    from launch.config.compose import compose_once
+    from launch.slurm.cluster import plan_with_cluster
+
+    try:
+        if line.is_pipeline:
+            from launch.pipelines.links import plan_pipeline
+
+            plan_pipeline(line, lambda text: None)
+        else:
+            plan_with_cluster(compose_once(line))
+    except UserError as error:
+        return error.problems
+    return ()
 
 
 def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:
@@ -113,7 +167,7 @@ def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Findi
         obstacles[way] = None if is_late else _find_obstacle(line, problem, way)
     working = [way for way in ways if obstacles[way] is None]
     if len(working) == len(ways):
-        return problem
+        return _with_needed_keys(line, problem, end)
     if working:
         parts = []
         for index, way in enumerate(working):
@@ -121,6 +175,29 @@ def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Findi
             parts.append(f"{action} {{{index}}}")
         return replace(problem, cure=Fix.of(", or ".join(parts), *working))
     return _with_removal(line, problem, ways[0], obstacles[ways[0]])
+
+
+def _with_needed_keys(line: CommandLine, problem: Finding, end: float) -> Finding:
+    """Return the problem with ways that set what their own keys need, too: the quantization of LoRA
+    needs a rank.
+    """
+    if problem.cure is None:
+        return problem
+    ways = []
+    for way in problem.cure.ways:
+        is_tried = way.is_exact and way.sets and time.monotonic() < end
+        ways.append(_add_needed_keys(line, way) if is_tried else way)
+    return replace(problem, cure=replace(problem.cure, ways=tuple(ways)))
+
+
+def _add_needed_keys(line: CommandLine, way: Way) -> Way:
+    for after in _find_problems(apply_way(way, line)):
+        is_about_it = any(override_key(after.where or "").endswith(key) for key in keys_of(way))
+        needed = exact_ways(after.cure)
+        if not is_about_it or not needed or needed[0].removes or keys_of(needed[0]) & keys_of(way):
+            continue
+        return replace(way, sets=(*needed[0].sets, *way.sets))
+    return way
 
 
 def _with_removal(line: CommandLine, problem: Finding, way: Way, obstacle: str | None) -> Finding:

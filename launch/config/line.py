@@ -19,6 +19,7 @@ SCRIPTS = (".sh", ".sbatch", ".slurm", ".bash")
 # a file of data, and behind it the name of its form as axolotl and LLaMA-Factory have it
 NAME_AFTER_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, DATA_FILES))})):\w+")
 _RANK_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
+_METHOD = re.compile(r"sft|dpo|ipo|kto|orpo|simpo|grpo|ppo|rloo|reinforce|rlvr|rm")
 MULTIRUN = ("--multirun", "-m")  # Hydra's own options for sweep=true
 SWEEP_VERB = "trial"  # the verb that takes comma lists as sweeps without sweep=true
 # Hydra's options that show a configuration.
@@ -176,7 +177,11 @@ def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
         f"torchrun or accelerate started this process as one of {ranks} ranks, and launch "
         "starts a run's ranks"
     )
-    command = shlex.join(["launch", line.verb, *line.argv])
+    words = list(line.argv)
+    if line.verb == "run" and not any(override_key(word) == "gpus" for word in words):
+        key = "processes" if "device=cpu" in words else "gpus"
+        words.append(f"{key}={ranks}")
+    command = shlex.join(["launch", line.verb, *words])
     cure = Fix.of("start it alone: {0}", f"$ {command}")
     raise refusal("started_as_rank", message, "LOCAL_RANK", cure)
 
@@ -249,9 +254,12 @@ def _answer_to_word(word: str, rest: Sequence[str]) -> Fix | None:
 
 
 def stage_name(file: str) -> str:
-    """Return a stage's name for a file of data: `data/my chats.jsonl` -> `my_chats`."""
+    """Return a stage's name for a file of data: `data/my chats.jsonl` -> `my_chats`. A method keeps
+    its own name: `grpo.jsonl` -> `my_grpo`.
+    """
     stem = file.rpartition("/")[2].partition(".")[0]
-    return re.sub(r"\W+", "_", stem).strip("_") or "mine"
+    name = re.sub(r"\W+", "_", stem).strip("_") or "mine"
+    return f"my_{name}" if _METHOD.fullmatch(name) else name
 
 
 def override_key(override: str) -> str:

@@ -258,6 +258,9 @@ _OF_RUN = (
 )
 # what other tools call an option of launch's own verbs
 _OPTIONS = {"task": "tasks", "task_list": "tasks", "max_samples": "limit", "num_samples": "limit"}
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+# Verbs that find a run by its name in the folder `runs`.
+_OF_RUNS = ("status", "logs", "stop", "generate", "eval", "report", "merge", "compare", "clean")
 # Verbs that can do without the name of a run, and those for which the newest one is meant.
 _WITHOUT_RUN = ("status", "clean")
 _OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
@@ -292,23 +295,34 @@ def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
     if answer is None:
         return None
     names, options = _read_rest(rest)
-    repository = next((name for name in names[1:] if re.fullmatch(r"[\w.-]+/[\w.-]+", name)), None)
+    if "push_to_hub" in options or "hub_model_id" in options:
+        pushing = _answers()["push"]
+        answer = answer if answer == pushing else f"{answer}; {pushing}"
+        names += [options[name] for name in ("hub_model_id", "repo_id") if name in options]
     ways: list[str] = []
 
     def place(match: re.Match[str]) -> str:
-        command = _COMMANDS[match[1]]
-        if names:
-            command = re.sub(r"\bRUN\b", names[0], command)
-            if "/" not in names[0]:
-                command = command.replace("stage=NAME", f"stage={names[0]}")
-        if repository:
-            command = command.replace("OWNER/NAME", repository)
-        for name, value in options.items():
-            command = command.replace(f"<{name}>", value)
-        ways.append("$ " + _fill(re.sub(r" [\w.]+=<[a-z_]+>", "", command)))
+        ways.append(f"$ {_write_command(match[1], names, options)}")
         return f"{{{len(ways) - 1}}}"
 
     return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *ways)
+
+
+def _write_command(name: str, names: Sequence[str], options: Mapping[str, str]) -> str:
+    """Return a command of `_COMMANDS`, about the run and with the options of a line."""
+    command = _COMMANDS[name]
+    repository = next((name for name in names[1:] if _REPOSITORY.fullmatch(name)), None)
+    if names:
+        command = re.sub(r"\bRUN\b", names[0], command)
+        if "/" not in names[0]:
+            command = command.replace("stage=NAME", f"stage={names[0]}")
+    if repository:
+        command = command.replace("OWNER/NAME", repository)
+    for option, value in options.items():
+        command = command.replace(f"<{option}>", value)
+    command = _fill(re.sub(r" [\w.]+=<[a-z_]+>", "", command))
+    is_about_runs = command.startswith("launch") and command.split()[1] in _OF_RUNS
+    return f"{command} runs={options['runs']}" if is_about_runs and "runs" in options else command
 
 
 def _fill(command: str) -> str:
@@ -323,6 +337,7 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the names behind a command, that of the run first, and the values of its options."""
     names: list[str] = []
     options: dict[str, str] = {}
+    of_file: dict[str, str] = {}
     option = ""
     for item in rest:
         name, equals, value = item.partition("=")
@@ -338,7 +353,7 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             options[option] = item
             option = ""
         elif item.endswith((".yaml", ".yml")):
-            options = {**_read_settings(Path(item)), **options}
+            of_file |= _read_settings(Path(item))
         elif re.fullmatch(r"[.~\w/][\w./-]*", item):
             names.append(item)
     # lm-evaluation-harness has the model behind `--model hf`
@@ -346,8 +361,8 @@ def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         name, _, value = of_model.partition("=")
         if name in ("pretrained", "peft"):
             options[name] = value
-    options = {_OPTIONS.get(name, name): value for name, value in options.items()}
-    about = [options[name] for name in _OF_RUN if name in options]
+    about = [each[name] for each in (options, of_file) for name in _OF_RUN if name in each]
+    options = {_OPTIONS.get(name, name): value for name, value in {**of_file, **options}.items()}
     folders = [name for name in about if name not in ("lora", "qlora")]  # `adapter: lora` is a kind
     return [*folders, *names], options
 

@@ -318,7 +318,8 @@ class RootConfig:
     restart: bool = False  # archive an earlier run of the same plan and start over
     cache_only: bool = False  # only build the tokenised data, on the CPU
     tracking: Tracking = Tracking.none  # where metrics go besides the run folder
-    tracking_project: str = "launch"  # project, or experiment, in the tracker
+    # project, or experiment, in the tracker; null: its own variable, such as WANDB_PROJECT, or "launch"
+    tracking_project: str | None = None
     # user, team or workspace in the tracker; null: its own variable, such as WANDB_ENTITY
     tracking_entity: str | None = None
     hub: HubConfig = field(default_factory=HubConfig)

@@ -17,6 +17,11 @@ from launch.planning.other_tool_values import Translation, entry_text
 from launch.planning.typed_values import as_whole
 from launch.upstream.trl_templates import load_templates
 
+# The kinds of rows whose prompts axolotl writes without a chat template (prompt_strategies).
+_HAS_OWN_TEXT = re.compile(
+    r"alpaca.*|gpteacher.*|jeopardy.*|oasst.*|reflection.*|summarizetldr.*|context_qa.*"
+)
+
 
 def translate_model(t: Translation) -> None:
     model = t.take("base_model", "model_name_or_path")
@@ -187,6 +192,11 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
         if str(item.get("type")).startswith("completion"):
             t.missing.append(
                 f"answers: the rows of {path} are text without a prompt (type: completion)"
+            )
+        elif _HAS_OWN_TEXT.fullmatch(str(item.get("type"))):
+            t.differences.append(
+                f"the prompts of {path}: turns of the chat template; `type: {item['type']}` writes "
+                "them as a text of its own"
             )
         yield {
             "name": path[0] if isinstance(path, list) else path,

@@ -267,7 +267,11 @@ def _translate_schedule(t: Translation) -> None:
     steps = t.take("warmup_steps", "num_warmup_steps")
     ratio = t.take("warmup_ratio", "warmup")
     if steps is not None and as_number(steps) >= 1:
-        t.set("flags.warmup_steps", as_whole(steps))
+        total = as_whole(t.overrides.get("recipe.max_steps")) or 0
+        if total > as_number(steps):
+            t.set("recipe.warmup_ratio", round(as_number(steps) / total, 6))
+        else:
+            t.set("flags.warmup_steps", as_whole(steps))
         return
     if ratio is None and steps is None and t.tool == LINE:
         return

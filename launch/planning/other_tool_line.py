@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.compose import expand_sweep
-from launch.config.kinds import KINDS
+from launch.config.kinds import KINDS, Kind
 from launch.config.line import (
     SCRIPTS,
     CommandLine,
@@ -26,6 +26,7 @@ from launch.errors import UserError, nearest, ways_of
 from launch.planning.build import plan_line
 from launch.planning.files_as_lines import words_of_file
 from launch.planning.other_tool_files import names_in_tool, translate_file
+from launch.planning.other_tool_kind import find_kind
 from launch.planning.other_tool_values import Translation
 from launch.planning.typed_line import VERBS, TypedLine, read_line
 from launch.planning.typed_values import is_sweep
@@ -34,6 +35,10 @@ from launch.worker.finding import Finding, Fix, Way
 _MOST_CHANGES = 6  # cures that are followed until the line plans
 _RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
 _DEVICES = ("gpu_ids", "gpus", "devices", "cuda_visible_devices")  # whose lists are not a sweep
+_WITHOUT_SLURM = (
+    "`launch submit` is for Slurm; without it, `launch run` with the same keys is started on every "
+    "machine, where LAUNCH_NODE_RANK is 0, 1 and so on"
+)
 _MESSAGE = "this line is in the words of other tools"
 
 
@@ -137,7 +142,8 @@ def _is_whole(typed: TypedLine) -> bool:
         lists = [name for name, value in typed.settings.items() if is_sweep(value)]
         has_list = any(name not in _DEVICES for name in lists)
         return len(typed.foreign) > 1 or (has_list and bool(typed.foreign))
-    return typed.names_data or typed.names_model
+    names_method = bool(typed.method) and len(typed.foreign) > 1
+    return typed.names_data or typed.names_model or names_method
 
 
 def _missing_file(typed: TypedLine) -> Finding:
@@ -153,9 +159,14 @@ def _missing_file(typed: TypedLine) -> Finding:
 
 
 def _draft(typed: TypedLine) -> Fix:
-    """Return the cure for data without a model: a stage for it is drafted."""
+    """Return the cure for data without a model: a stage for it is drafted, of the kind that the line
+    names or its settings are for.
+    """
     data = str(typed.settings.get("dataset_name"))
-    command = f"$ launch new {stage_name(data)} --data {shlex.quote(data)}"
+    draft = Translation(LINE, Path("line"), dict(typed.settings), ranks=1)
+    kind = find_kind(draft, typed.method)
+    option = f" --kind {kind}" if kind != Kind.sft else ""
+    command = f"$ launch new {stage_name(data)} --data {shlex.quote(data)}{option}"
     return Fix.of(
         "it names no model: add model=OWNER/NAME, or draft a stage for the data with {0}", command
     )
@@ -276,6 +287,8 @@ def _command(translation: Translation, typed: TypedLine) -> str:
     keys = translation.overrides
     is_of_slurm = any(key.startswith("cluster.") for key in keys) or keys.get("nodes", "1") != "1"
     verb = "submit" if typed.verb == "run" and is_of_slurm else typed.verb
+    if verb == "submit" and typed.verb == "run":
+        translation.differences.append(_WITHOUT_SLURM)
     lines = translation.lines
     if typed.is_dry and verb == "submit":
         lines.append("dry_run=true")
@@ -293,6 +306,8 @@ def _explain(translation: Translation, typed: TypedLine) -> Fix:
             f"it cannot be planned yet, because this is missing: {'; '.join(translation.missing)}"
         )
         parts.append("the rest of it is here: {0}")
+    elif translation.tool == LINE:
+        parts.append("here it is this, with the stage's own values for all that it leaves out: {0}")
     else:
         parts.append("the same training is here: {0}")
     if translation.batch:

@@ -12,7 +12,7 @@ from launch.config.recipe_key import choice_name
 from launch.config.recipe_keys import KEYS, MAPPED_KEYS, RecipeConfig, recipe_mapping
 from launch.config.schema import TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
-from launch.upstream.trl_losses import dpo_losses
+from launch.upstream.trl_losses import trl_losses
 from launch.worker.finding import Fix, Way
 
 _ANY_VALUE = "*"
@@ -45,9 +45,10 @@ def map_recipe_key(
     by_flag = [name for name in supported if _is_value_of(text, mapping[name])]
     if by_flag:  # TRL's `sigmoid` is `dpo` here
         raise refusal("unsupported_recipe", message, where, set_any(f"recipe.{key}={by_flag[0]}"))
-    losses = dpo_losses() if (key, trainer) == ("loss", "trl_dpo") else ()
+    losses = trl_losses(trainer) if key == "loss" else ()
     if text in losses:
-        way = Way((f"flags.loss_type=[{text}]",), where)
+        value = f"[{text}]" if trainer == "trl_dpo" else text
+        way = Way((f"flags.loss_type={value}",), where)
         cure = Fix.of("launch has no name for this loss of TRL: set {0}", way)
         raise refusal("unsupported_recipe", message, where, cure)
     near = did_you_mean(text, supported, cutoff=0.8)

@@ -33,6 +33,7 @@ OTHERS = "others"
 # The variable that names the file of the tracker's id to the worker (launch/worker/tracker_runs.py).
 _TRACKER_FILE_VARIABLE = "LAUNCH_TRACKER_FILE"
 _MLFLOW_SERVER = "MLFLOW_TRACKING_URI"
+_PROJECT = "launch"  # where neither the configuration nor the environment names one
 
 
 def _variables_of(tracker: Tracker) -> tuple[str, ...]:
@@ -98,7 +99,7 @@ def tracking_environment(
             return {}
         return {tracker.group: stage, tracker.folder: str(folder), **ours}
     values = {
-        tracker.project: config.tracking_project,
+        tracker.project: find_project(config, environ),
         tracker.entity: config.tracking_entity or "",
         tracker.name: tracked_name(stage, name),
         tracker.group: stage,
@@ -121,6 +122,15 @@ def _mode_of(tracking: Tracking, tracker: Tracker) -> dict[str, str]:
     return {"WANDB_MODE": "online"} if tracking == Tracking.wandb else {}
 
 
+def find_project(config: RootConfig, environ: Mapping[str, str]) -> str:
+    """Return the project, or experiment: that of the configuration, else the one that the tracker's
+    own variable names.
+    """
+    tracker = find_tracker(config.tracking)
+    named = environ.get(tracker.project, "") if tracker is not None else ""
+    return config.tracking_project or named or _PROJECT
+
+
 def find_entity(config: RootConfig, environ: Mapping[str, str]) -> str:
     """Return wandb's user or team; "" if none is set."""
     return config.tracking_entity or environ.get("WANDB_ENTITY", "")
@@ -129,12 +139,12 @@ def find_entity(config: RootConfig, environ: Mapping[str, str]) -> str:
 def tracking_flags(config: RootConfig, environ: Mapping[str, str], run: str) -> dict[str, Any]:
     """Return the flags of `tracking`; `run` is the name that the tracker shows."""
     values = {
-        "{wandb_project}": config.tracking_project,
+        "{wandb_project}": find_project(config, environ),
         # An empty entity means the account's own, and open-instruct does not query the network for
         # it.
         "{wandb_entity}": find_entity(config, environ),
         _RUN: run,
-        "{project}": config.tracking_project,
+        "{project}": find_project(config, environ),
         "{tracker}": _report_to(config),
     }
     mapped = config.trainer.tracking.get(_section(config), {})

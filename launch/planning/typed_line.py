@@ -218,7 +218,7 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     elif own == "stage" and not written.startswith("-") and not is_unknown_stage:
         typed.overrides["stage"] = value
     elif {_plain(written), name} & {*_METHOD_NAMES} and _take_method(typed, value):
-        pass
+        _note_name(typed, written, name)
     elif own is not None:
         typed.overrides[own] = _own_value(own, value)
     else:

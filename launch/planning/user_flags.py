@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.config.line import format_value
 from launch.config.origins import Origin, Origins, Provenance
-from launch.config.ranges import find_numbers, is_number, out_of_range
+from launch.config.ranges import Range, find_numbers, is_number, out_of_range
 from launch.config.recipe_keys import keys_by_flag, recipe_mapping
 from launch.config.schema import RootConfig
 from launch.planning.flags import Flag
@@ -42,6 +42,7 @@ def read_user_flags(
     trainer = config.trainer
     computed = {flag: key for key, flag in trainer.launch.items()}
     keys = keys_by_flag(trainer)
+    ranges = {key: allowed for key, _, allowed in find_numbers(config.recipe)}
 
     user_flags: dict[str, Flag] = {}
     problems: list[Finding] = []
@@ -67,7 +68,9 @@ def read_user_flags(
                     warnings.append(conflict.as_warning())
             elif isinstance(entry, str) or key.startswith("lora."):
                 # the flag is the key's own, or one of an adapter
-                warnings.append(_overridden_key(name, value, key, where))
+                allowed = ranges.get(key) if keys[name].has_value else None
+                if not _is_beyond(value, allowed):
+                    warnings.append(_overridden_key(name, value, key, where))
         user_flags[name] = Flag(value, provenance)
     return user_flags, problems, warnings
 
@@ -86,6 +89,13 @@ def _overridden_key(name: str, value: Any, key: str, where: str) -> Finding:
     cure = Fix.of("set {0}", Way((override,), removes=f"flags.{name}"))
     message = f"--{name} is recipe.{key}; flags.{name} wins"
     return Finding.warning("flag_over_recipe", message, where, cure)
+
+
+def _is_beyond(value: Any, allowed: Range | None) -> bool:
+    """Return whether a flag has a value that its recipe key cannot have: a warm-up in steps where the
+    key is a share of them.
+    """
+    return is_number(value) and allowed is not None and not allowed.contains(value)
 
 
 def _undoes_request(

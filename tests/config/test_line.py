@@ -243,16 +243,21 @@ def test_a_value_with_a_space_is_recognised() -> None:
         check_overrides(parse_line(["stage=a", "name=my", "one"], ["run"]))
 
 
-def test_a_rank_of_another_launcher_starts_nothing() -> None:
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("stage=sft",), "launch run stage=sft gpus=8"),
+        (("stage=sft", "gpus=2"), "launch run stage=sft gpus=2"),
+        (("stage=sft", "device=cpu"), "launch run stage=sft device=cpu processes=8"),
+    ],
+)
+def test_a_rank_of_another_launcher_starts_nothing(words: tuple[str, ...], command: str) -> None:
     rank = {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
-    line = CommandLine("run", False, ("stage=sft",))
+    line = CommandLine("run", False, words)
     with pytest.raises(UserError) as refusal:
         refuse_rank(line, rank)
     [problem] = refusal.value.problems
-    assert (problem.id, values_of(str(problem.cure))) == (
-        "started_as_rank",
-        ["launch run stage=sft"],
-    )
+    assert (problem.id, values_of(str(problem.cure))) == ("started_as_rank", [command])
     for harmless in (CommandLine("plan", False, ("stage=sft",)), line):
         refuse_rank(
             harmless, rank if harmless.verb == "plan" else {"ACCELERATE_MIXED_PRECISION": "bf16"}

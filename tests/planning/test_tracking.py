@@ -227,6 +227,26 @@ def test_a_tracker_of_transformers_gets_its_own_terms(
     assert plan.identity == planned("trl_sft", "name=one").identity
 
 
+@pytest.mark.parametrize(
+    ("trainer", "tracking", "variable"),
+    [
+        ("trl_sft", "wandb", "WANDB_PROJECT"),
+        ("trl_sft", "mlflow", "MLFLOW_EXPERIMENT_NAME"),
+        ("finetune", "wandb", "WANDB_PROJECT"),
+    ],
+)
+def test_the_project_is_the_keys_or_that_of_the_trackers_own_variable(
+    trainer: str, tracking: str, variable: str
+) -> None:
+    def project(*key: str, **environ: str) -> object:
+        plan = planned(trainer, f"tracking={tracking}", "tracking_entity=lab", *key, **environ)
+        return plan.env.get(variable) or values(plan)["wandb_project_name"]
+
+    assert project() == "launch"
+    assert project(**{variable: "thesis"}) == "thesis"
+    assert project("tracking_project=tulu", **{variable: "thesis"}) == "tulu"
+
+
 @pytest.mark.parametrize("tracker", ["comet_ml", "swanlab", "clearml"])
 def test_a_tracker_that_is_online_keeps_a_mode_of_the_users(tracker: str) -> None:
     names = {"COMET_START_ONLINE", "SWANLAB_MODE", "CLEARML_OFFLINE_MODE"}

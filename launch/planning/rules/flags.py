@@ -15,6 +15,7 @@ from launch.planning.rules.plan_rule import FlagsCase, plan_rule
 from launch.rules.code import failed
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import OLMO_CORE_SFT, TRL
+from launch.upstream.trl_losses import trl_losses
 from launch.worker.finding import Finding, Fix
 
 _SCHEDULER = "lr_scheduler_type"
@@ -23,13 +24,10 @@ _SCHEDULER = "lr_scheduler_type"
 @plan_rule("unknown_name")
 def names_exist(case: FlagsCase) -> Iterator[Finding]:
     """open-instruct looks a name up minutes after its start, or, of a chat template, silently takes
-    the tokenizer's own (dataset_transformation.py:841).
+    the tokenizer's own (dataset_transformation.py:841). TRL refuses a loss at its first batch
+    (dpo_trainer.py:1512, grpo_trainer.py:3138).
     """
-    if case.trainer.name in TRL:
-        return
-    names = {flag: known for flag, known in case.names.items() if flag != LISTED}
-    names[_SCHEDULER] = _schedulers(case)
-    for name, known in names.items():
+    for name, known in _known_names(case).items():
         flag = case.flags.get(name)
         if flag is None:
             continue
@@ -38,6 +36,18 @@ def names_exist(case: FlagsCase) -> Iterator[Finding]:
                 cure = did_you_mean(value, known) or f"choose from {', '.join(known)}"
                 message = f"{case.trainer.name} has no --{name} '{value}'"
                 yield failed(message, cure, flag.provenance.where)
+
+
+def _known_names(case: FlagsCase) -> dict[str, Sequence[str]]:
+    """Return the names that a trainer knows, by the flag that takes one; none of a TRL that is not
+    installed.
+    """
+    if case.trainer.name in TRL:
+        losses = trl_losses(case.trainer.name)
+        return {"loss_type": losses} if losses else {}
+    names = {flag: known for flag, known in case.names.items() if flag != LISTED}
+    names[_SCHEDULER] = _schedulers(case)
+    return names
 
 
 def _schedulers(case: FlagsCase) -> Sequence[str]:
