@@ -178,7 +178,10 @@ def test_a_way_that_the_line_contradicts_is_left_out() -> None:
         ),
         (
             "plan stage=sft lr=1e-5 trainer=trl_dpo",
-            ["set recipe.learning_rate=1e-5", "set stage=dpo or trainer=trl_sft"],
+            [
+                "set recipe.learning_rate=1e-5",
+                "set trainer=finetune or trainer=olmo_core_finetune or trainer=trl_sft",
+            ],
         ),
         ("plan stage=sft lr=1e-5", ["set recipe.learning_rate=1e-5"]),
     ],

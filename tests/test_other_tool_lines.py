@@ -56,7 +56,7 @@ def test_the_first_answer_has_the_command_that_was_meant(
     assert first and first[1] == command, answer
     assert [text for text in named if text not in answer] == []
     words = shlex.split(command)
-    if words[0] != "launch" or words[1] not in PLANNED:
+    if words[0] != "launch" or words[1] not in PLANNED or "stage=NAME" in words:
         return
     planned = expand_sweep(parse_line(words[1:], list(VERBS)))[0].without("dry_run")
     if "this is missing" in answer:
@@ -64,6 +64,12 @@ def test_the_first_answer_has_the_command_that_was_meant(
             plan_line(planned)
     else:
         plan_line(planned)
+
+
+def test_a_reward_model_has_no_counterpart(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = answer_to("train stage=ppo reward_model=saves/rm", capsys)
+    for named in ("saves/rm", "recipe.verifier", "without a value model", "stage=rlvr"):
+        assert named in answer
 
 
 def test_the_table_has_lines_of_every_tool() -> None:
