@@ -299,10 +299,11 @@ def constant(completions, **columns):
     ("function", "words", "guard"),
     [
         ("constant", ("recipe.max_steps=8", "guards.reward_variance.steps=2"), "reward_variance"),
-        (
+        pytest.param(
             "length",
             ("guards.length_limit.steps=2", "guards.length_limit.share=0.5"),
             "length_limit",
+            marks=pytest.mark.thorough,
         ),
     ],
 )
