@@ -71,7 +71,7 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
             f"recipe.max_steps={STEPS}",
             *words,
         ),
-        # the others start trl_sft so: test_push.py, tests/test_safe_path.py
+        # one that starts as a user's; test_push.py and tests/test_safe_path.py do so with trl_sft
         python=warm.python_with_cold_ranks() if name == "finetune-one" else None,
         HF_TOKEN=TOKEN,
         WANDB_MODE="disabled",
