@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration import warm
 from tests.paths import ROOT
 
 # the parent of bb98dbcac, which removed --reduce_loss
@@ -249,9 +248,9 @@ def train_launch(
         f"recipe.global_batch_size={GLOBAL}",
     )
     allow = "allow=[refuted_dtype]" if "fp32" in stand_ins else "allow=[]"
-    # its ranks read the stand-ins as they start
-    python = warm.python_with_cold_ranks()
-    _run([python, "-P", "-m", "launch", "run", *overrides, *own, allow], folder, environment)
+    _run(
+        [sys.executable, "-P", "-m", "launch", "run", *overrides, *own, allow], folder, environment
+    )
     [config] = folder.glob("runs/*/run/model/**/config.json")
     return Trained(config.parent, folder / "records")
 
