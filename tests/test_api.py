@@ -21,6 +21,7 @@ from launch.api.planning import overrides
 from launch.errors import UserError
 from launch.worker.json_codec import to_json
 from tests.execution.record.records import write_run
+from tests.integration import warm
 
 
 def test_importing_launch_imports_nothing_else() -> None:
@@ -122,7 +123,9 @@ def test_a_run_from_its_start_to_its_metrics(
     with pytest.raises(UserError) as refused:
         launch.run("demo", trainer="trl_sft", python=str(tmp_path / "no_python"))
     assert refused.value.problems[0].id
-    training = launch.run("demo", trainer="trl_sft", recipe={"max_steps": 2})
+    asked: dict[str, Any] = {"trainer": "trl_sft", "recipe": {"max_steps": 2}}
+    asked["python"] = warm.python()
+    training = launch.run("demo", **asked)
     assert training in launch.runs()
     status = training.wait(seconds=300)
     assert (status.state, status.step) == ("done", 2)
@@ -136,7 +139,7 @@ def test_a_run_from_its_start_to_its_metrics(
     )
     with pytest.raises(UserError, match=r"\[not_running\]"):
         training.stop()
-    again = launch.run("demo", trainer="trl_sft", recipe={"max_steps": 2})
+    again = launch.run("demo", **asked)
     assert again.folder == training.folder
 
 

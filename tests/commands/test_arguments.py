@@ -57,6 +57,26 @@ def test_a_key_keeps_its_value() -> None:
     assert parser.parse(["run", "x", "max_tokens=9", "temperature=.5"]).max_tokens == 9
 
 
+@pytest.mark.parametrize(
+    ("key", "least", "beyond"),
+    [
+        ("temperature", ("0", "100"), ("-0.1", "100.1")),
+        ("top_p", ("0.001", "1"), ("0", "1.1")),
+        ("seed", ("0", "4294967295"), ("-1", "4294967296")),
+        ("max_tokens", ("1", "100000"), ("0",)),
+    ],
+)
+def test_the_numbers_of_generate_have_ranges(
+    key: str, least: tuple[str, ...], beyond: tuple[str, ...]
+) -> None:
+    parser = build_generate_parser()
+    for value in least:
+        assert float(vars(parser.parse(["run", "x", f"{key}={value}"]))[key]) == float(value)
+    for value in beyond:
+        with pytest.raises(UserError):
+            parser.parse(["run", "x", f"{key}={value}"])
+
+
 def test_the_defaults_of_generate_are_those_of_sampling() -> None:
     options = vars(build_generate_parser().parse(["run", "x"]))
     assert {name: options[name] for name in vars(Sampling())} == vars(Sampling())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from launch.host.interpreter import installed_version
 from launch.upstream.pin.checkout import DIR_VARIABLE, fetch_command
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.resolve import ResolvedSchema
+from launch.upstream.schema import Unknown
 from launch.upstream.trainers import ENTRIES
 from tests.upstream.checkouts import SITE_PACKAGES, checkout
 
@@ -138,6 +140,18 @@ def test_an_unknown_trainer_and_a_wrong_folder(tmp_path: Path) -> None:
 def test_the_source_of_the_flags_is_named(trainer: str, live: bool, source: str) -> None:
     resolved = ResolvedSchema(locked_schema(trainer), live=live)
     assert source in _describe_source(trainer, resolved, None)
+
+
+def test_a_parser_that_may_have_more_flags_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a script that adds options to its parser (tests/upstream/test_capture.py)."""
+    added = (Unknown("options", "train.py adds an option by itself", "train.py:9"),)
+    resolved = ResolvedSchema(replace(locked_schema("trl_sft"), unknown=added), live=True)
+    monkeypatch.setattr("launch.commands.flags.resolve_schema", lambda *_, **__: resolved)
+    assert flags(["trl_sft", "learning_rate"]) == 0
+    assert "train.py adds an option by itself" in capsys.readouterr().err
+    assert as_json(capsys, "trl_sft")["unknown"][0]["reason"] == added[0].reason
 
 
 def test_help_is_cut_to_the_width() -> None:

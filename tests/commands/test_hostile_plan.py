@@ -28,6 +28,7 @@ from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError
 from tests.config.test_ranges import RANGES
 from tests.test_cures import follow_cures
+from tests.thorough import mark_others
 
 EXAMPLES = 50  # of a block
 COUNT = int(os.environ.get("LAUNCH_HOSTILE_BLOCKS", "6"))
@@ -299,16 +300,17 @@ def test_no_line_ends_in_a_traceback(home: Path, block: int) -> None:
 
 
 @pytest.mark.slow
-def test_no_cure_of_a_mutated_line_leads_back(home: Path) -> None:
+@pytest.mark.parametrize("blocks", mark_others([range(2), range(2, 4)], [range(2)]))
+def test_no_cure_of_a_mutated_line_leads_back(home: Path, blocks: range) -> None:
     followed, dead = 0, list[tuple[object, ...]]()
-    for random in itertools.chain.from_iterable(map(examples, range(4))):
+    for random in itertools.chain.from_iterable(map(examples, blocks)):
         with contextlib.suppress(UserError):  # what is no line of overrides
             line = parse_line(["plan", *mutate_line(random)], list(VERBS))
             if not line.sweeps and not line.asks_hydra:
                 count, ends = follow_cures(line)
                 followed, dead = followed + count, dead + ends
     print(f"{followed} cures followed")
-    assert dead == [] and followed > 20
+    assert dead == [] and followed > 10
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -107,6 +107,8 @@ def test_a_missing_header_is_not_a_typo(refuse: Refuse) -> None:
         f"defaults: [demo, _self_]\n{HEAD}recipe: {{seed: 3}}\n",
     ):
         assert refuse({"stage/mine": text}).id == "no_global_header"
+    problem = refuse({"stage/mine": "\n# @package recipe\nseed: 3\n"})
+    assert (problem.id, problem.where) == ("no_global_header", "stage/mine.yaml:2")
 
 
 def test_other_comments_may_stand_above_the_header(tmp_path: Path) -> None:

@@ -77,7 +77,13 @@ def test_the_cure_names_the_other_ways(tmp_path: Path, row: Row, cure: str) -> N
 
 
 def test_what_is_not_clear_is_not_guessed(tmp_path: Path) -> None:
-    for row in ({"a": "Hi", "b": "Hello", "c": "x"}, {"a": {"b": "Hi", "n": 1}, "c": "Hello"}):
+    for row in (
+        # a name that the line cannot have, and a column that is no text
+        {"my question": "Hi", "solution": "Hello", "n": 1},
+        {"question": 5, "solution": "Hello", "n": 1},
+        {"a": "Hi", "b": "Hello", "c": "x"},
+        {"a": {"b": "Hi", "n": 1}, "c": "Hello"},
+    ):
         [problem] = problems(write_lines(tmp_path / "a.jsonl", [row]))
         assert "data.columns.prompt=MY_COLUMN" in str(problem.cure)
 

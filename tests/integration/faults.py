@@ -89,6 +89,7 @@ def run(
     guards: GuardsConfig | None = None,
     watch_config: WatchConfig | None = None,
     env: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Fault:
     """Runs `body`, which calls fault() where the fault happens, under the worker in `home`, and
     holds `row` to it.
@@ -101,7 +102,7 @@ def run(
     shown = io.StringIO()
     watched = watch_config or WatchConfig(guards=guards or GuardsConfig(), situation=PLAN)
     execution = Execution(
-        argv=(sys.executable, *(TWO_RANKS if ranks == 2 else ()), *worker),
+        argv=(python, *(TWO_RANKS if ranks == 2 else ()), *worker),
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
         watch_config=replace(
             watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))

@@ -102,10 +102,14 @@ def record_packed_rows(path: str) -> None:
 
 
 def run_job(job: dict[str, Any]) -> None:
+    import torch
+
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(job["env"])
+    # In a fork torch makes its pool of threads anew, which two threads at once must not do.
+    torch.set_num_threads(torch.get_num_threads())
     if job["cwd"]:
         os.chdir(job["cwd"])
     sys.path[:0] = job["env"].get("PYTHONPATH", "").split(os.pathsep)

@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from launch import resources
 from launch.execution.prepare import prepare_inputs
 from launch.planning.plan import Plan
+from tests.integration import warm
 
 
 def training_job(plan: Plan, folder: Path, name: str = "training") -> dict[str, Any]:
@@ -44,5 +44,5 @@ def run_jobs(root: Path, jobs: list[dict[str, Any]], checkout: Path | None = Non
     environ["REFERENCE_LOGPROBS_CACHE_PATH"] = str(root / "reference")
     script = Path(__file__).with_name("forked_workers.py")
     subprocess.run(
-        [sys.executable, str(script), str(root / "jobs.json")], env=environ, check=True, cwd=root
+        [warm.python(), str(script), str(root / "jobs.json")], env=environ, check=True, cwd=root
     )

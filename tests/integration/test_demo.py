@@ -7,12 +7,12 @@ The runs on one process are tracked by W&B, offline, through the trainer's own c
 from __future__ import annotations
 
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.conftest import launch_in, records
 from tests.integration.reports import read_report
 from tests.thorough import mark_others
@@ -51,14 +51,6 @@ pytestmark = pytest.mark.slow
 FIRST_LOSS: dict[str, dict[str, float]] = {}
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that every run of this module is started in: the demo's model and data are made
-    once.
-    """
-    return tmp_path_factory.mktemp("demo")
-
-
 @pytest.mark.parametrize(("trainer", "width"), mark_others(RUNS, KEPT))
 def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureRequest) -> None:
     if trainer in ("finetune", "dpo_tune_cache"):
@@ -79,9 +71,8 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
             f"recipe.max_steps={STEPS}",
             *words,
         ),
-        python=sys.executable
-        if name == "finetune-one"
-        else None,  # and test_own_data.py starts trl_sft in it
+        # one that starts as a user's; test_push.py and tests/test_safe_path.py do so with trl_sft
+        python=warm.python_with_cold_ranks() if name == "finetune-one" else None,
         HF_TOKEN=TOKEN,
         WANDB_MODE="disabled",
     )

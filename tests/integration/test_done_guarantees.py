@@ -233,15 +233,15 @@ TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answe
     [
         (marked_template(), CALLS, "trl_sft", "calls_dropped"),
         pytest.param(None, TOO_LONG, "finetune", "no_loss_tokens", marks=pytest.mark.thorough),
-        (DROPPED, [USER, YES], "finetune", "answer_changed"),
+        pytest.param(
+            DROPPED, [USER, YES], "finetune", "answer_changed", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_a_template_or_rows_that_train_something_else_stop_a_run(
     home: Path, chat_template: str | None, messages: list[object], trainer: str, found: str
 ) -> None:
-    """One for each family of trainers; test_preview.py has what is found in other templates and
-    rows.
-    """
+    """test_preview.py has what is found in other templates and rows."""
     number = len(list(home.glob("rows*")))
     rows, file = home / f"rows{number}.jsonl", home / f"template{number}.jinja"
     rows.write_text(

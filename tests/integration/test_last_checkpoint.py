@@ -161,7 +161,9 @@ def test_a_resume_without_a_step_left_that_lacks_a_proof_is_not_done(
 @pytest.mark.parametrize(
     ("trainer", "words"),
     [
-        ("finetune", ("stage=demo", "recipe.loss_averaging=tokens")),
+        pytest.param(
+            "finetune", ("stage=demo", "recipe.loss_averaging=tokens"), marks=pytest.mark.thorough
+        ),
         pytest.param("dpo_tune_cache", ("stage=demo_dpo",), marks=pytest.mark.thorough),
         pytest.param("trl_dpo", ("stage=demo_dpo",), marks=pytest.mark.thorough),
         pytest.param(

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
     environ |= {"OPEN_INSTRUCT_DIR": "", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     printed = []
     for command in commands:
-        argv = [sys.executable, "-m", "launch", *command[1:]]
+        argv = [warm.python(), "-m", "launch", *command[1:]]
         done = subprocess.run(
             argv,
             cwd=tmp_path,

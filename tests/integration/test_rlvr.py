@@ -295,6 +295,7 @@ def constant(completions, **columns):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "words", "guard"),
     [
@@ -309,8 +310,8 @@ def constant(completions, **columns):
 def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
     home: Path, function: str, words: tuple[str, ...], guard: str
 ) -> None:
-    """A reward function that turns constant, and answers that never end; test_rewards.py has the
-    other guards.
+    """A reward function that turns constant, and answers that never end; test_guards.py has the
+    guards as a table.
     """
     (home / "turns.py").write_text(TURNS, encoding="utf-8")
     own = (f"recipe.verifier={home / 'turns.py'}:{function}", "recipe.response_length=8")

@@ -130,6 +130,7 @@ def test_a_learning_rate_that_diverges_fails(home: Path, green: tuple[str, dict[
     assert "not widened to cpu2" in shown
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_killed_fails_with_the_cause(
     home: Path, green: tuple[str, dict[str, Any]]
 ) -> None:

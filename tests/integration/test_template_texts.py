@@ -146,6 +146,7 @@ def test_a_resumed_run_has_the_text_that_it_began_with(
     assert tokenizer.read_text(encoding="utf-8") == OTHER
 
 
+@pytest.mark.thorough
 def test_trl_trains_with_the_staged_form_that_has_marks(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

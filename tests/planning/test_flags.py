@@ -29,6 +29,13 @@ def test_every_origin() -> None:
     assert planned("stage=demo", "trainer=trl_sft").flags["use_cpu"].provenance.origin == "trainer"
 
 
+def test_the_flag_of_a_template_is_the_text_that_the_run_stages() -> None:
+    """The recipe has a name; TRL reads a file."""
+    line = ("stage=demo", "trainer=trl_sft", "recipe.chat_template=tulu")
+    value = planned(*line).flags["chat_template_path"].value
+    assert Path(str(value)).name == "tulu.jinja" and Path(str(value)).is_file()
+
+
 def test_a_flag_said_in_a_stage_file_has_the_stage_as_origin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

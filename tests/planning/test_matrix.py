@@ -218,9 +218,10 @@ def test_no_key_of_another_trainer_or_kind_is_a_traceback(tmp_path: Path, stage:
 
 def test_rows_are_held_out_of_each_stage_or_refused_with_what_works(tmp_path: Path) -> None:
     machine = machine_in(tmp_path)
+    stages = [stage for stage in group_options("stage") if not stage.startswith("olmo3_")]
     found = {
         pair: first_problem(*pair, "gpus=1", "data.validation=0.2", machine=machine)
-        for pair in combinations(group_options("stage"))
+        for pair in combinations(stages)
         if first_problem(*pair, "gpus=1", machine=machine) is None
     }
     evaluating = ("trl_sft", "trl_dpo", "trl_kto")

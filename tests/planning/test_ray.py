@@ -47,6 +47,14 @@ def test_tulu_3_1_has_the_learners_and_engines_of_upstreams_script() -> None:
     assert ray_needs({name: flag.value for name, flag in plan.flags.items()}).cpus == 73
 
 
+@pytest.mark.parametrize(("gpus", "learners", "engines"), [(1, 1, 1), (2, 1, 1), (8, 3, 5)])
+def test_three_gpus_of_eight_train_and_at_least_one(gpus: int, learners: int, engines: int) -> None:
+    flags = planned("stage=rlvr", "trainer=grpo_fast", f"gpus={gpus}").flags
+    assert flags["num_learners_per_node"].value == [learners]
+    assert flags["vllm_num_engines"].value == engines
+    assert flags["single_gpu_mode"].value is (gpus == 1)
+
+
 @pytest.mark.parametrize("trainer", ["grpo_fast", "grpo"])
 @pytest.mark.parametrize(
     ("overrides", "id", "values"),

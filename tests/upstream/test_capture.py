@@ -22,6 +22,7 @@ from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.schema import schema_from_json, schema_to_json
 from maintain.commit import extracted
+from tests.integration import warm
 from tests.upstream.captured import SCRIPT, capture_script, write_files
 from tests.upstream.checkouts import has_commit
 
@@ -40,7 +41,8 @@ def test_the_trainer_of_the_pin_has_the_locked_flags(upstream: Path) -> None:
     if not has_commit(upstream, pin):
         pytest.skip("the checkout lacks the pinned commit")
     with extracted(upstream, pin) as root:
-        captured = capture_schema("open_instruct/finetune.py", root, sys.executable)
+        python = warm.python_with_cold_ranks()
+        captured = capture_schema("open_instruct/finetune.py", root, python)
     locked = locked_schema("finetune")
     assert captured.fields == locked.fields
     assert captured.post_init == locked.post_init

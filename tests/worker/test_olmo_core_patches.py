@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import gzip
 import importlib.util
+import json
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -171,6 +173,30 @@ def test_the_reference_pass_in_numbers() -> None:
     assert dpo.describe_pass(600, 12.0, is_cached=False)["pairs_per_second"] == 50.0
     fields = dpo.describe_pass(600, 0.1, is_cached=True)
     assert fields == {"value": "600 pairs read from the cache", "pairs": 600, "seconds": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("rank", "is_cached", "reported"),
+    [
+        (0, False, {"reference_logprobs_cache": "built", "reference_logprobs": None}),
+        (0, True, {"reference_logprobs_cache": "hit", "reference_logprobs": None}),
+        (1, True, {"reference_logprobs_cache": "hit"}),
+        (1, False, {}),
+    ],
+)
+def test_the_first_rank_writes_the_references_cache_and_times_it(
+    rank: int, is_cached: bool, reported: dict[str, str | None]
+) -> None:
+    read, write = os.pipe()
+    dpo.report_pass(EventWriter(write, rank), 600, 12.0, is_cached=is_cached)
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as stream:
+        events = {event["what"]: event for event in map(json.loads, stream)}
+    assert events.keys() == reported.keys()
+    for what, value in reported.items():
+        assert value is None or events[what]["value"] == value
+    if rank == 0:
+        assert events["reference_logprobs"]["pairs"] == 600
 
 
 def test_flash_attention_is_lent_only_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

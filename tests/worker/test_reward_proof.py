@@ -70,7 +70,7 @@ def row(truth: object, **columns: object) -> dict[str, Any]:
 
 
 def proof(
-    folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds: float = 20.0
+    folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds: float = 10.0
 ) -> ProofReport:
     own = folder / "own.py"
     own.write_text(OWN, encoding="utf-8")
@@ -190,14 +190,14 @@ def test_an_answer_made_to_break_a_verifier_is_a_warning(
 
 def test_references_that_never_pass_are_shown(tmp_path: Path) -> None:
     rows = [row(truth) for truth in ("about ten", "ten or so", "roughly ten", "tenish")]
-    problem = str(proof(tmp_path, rows, "gsm8k").problem)
+    problem = str(proof(tmp_path, rows, "gsm8k", seconds=3.0).problem)
     assert problem.startswith(
         "0 of 4 reference answers pass `gsm8k` (row 1, 'about ten': 0; row 2, 'ten or so': 0; row 3"
     )
 
 
 def test_some_references_that_fail_are_a_warning(tmp_path: Path) -> None:
-    report = proof(tmp_path, [row("8"), row("eight"), row("9")], "gsm8k")
+    report = proof(tmp_path, [row("8"), row("eight"), row("9")], "gsm8k", seconds=3.0)
     assert report.problem is None
     assert report.warnings == ["1 of 3 reference answers fail `gsm8k` (row 2, 'eight': 0)"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from launch.host.interpreter import worker_command
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofReport, ProofRequest
+from tests.integration import warm
 from tests.upstream.checkouts import checkout
 
 pytestmark = [
@@ -32,7 +32,7 @@ def prove(folder: Path, named: list[tuple[str, str]], **more: Any) -> ProofRepor
     path = folder / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     request = ProofRequest(OPTION, path, (), "", None, 16, upstream=True)
-    command = worker_command(sys.executable, "reward_proof", request)
+    command = worker_command(warm.python(), "reward_proof", request)
     env = {**os.environ, "PYTHONPATH": str(checkout())}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
     return decode(ProofReport, done.stdout.splitlines()[-1])

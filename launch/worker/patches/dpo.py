@@ -252,6 +252,17 @@ def find_hub_commit(model: Any) -> str | None:
     return commit
 
 
+def report_pass(events: EventWriter, pairs: int, seconds: float, *, is_cached: bool) -> None:
+    """Report the reference's pass: every rank reads the cache, and the first one writes it."""
+    if is_cached or events.rank == 0:
+        value = "hit" if is_cached else "built"
+        events.emit("evidence", what="reference_logprobs_cache", value=value)
+    if events.rank == 0:
+        numbers = describe_pass(pairs, seconds, is_cached=is_cached)
+        how = "the call that builds the cache"
+        events.emit("evidence", what="reference_logprobs", how=how, **numbers)
+
+
 def describe_pass(pairs: int, seconds: float, *, is_cached: bool) -> dict[str, Any]:
     """Build the fields of the evidence on the reference's pass over `pairs`.
 
@@ -283,16 +294,11 @@ def _patch_cache(context: PatchContext) -> None:
         is_cached = options["cache_path"].exists()
         began = time.perf_counter()
         built = build(**options)
+        seconds = time.perf_counter() - began
         if trains_next:
             context.events.begin("training")
-        if is_cached or context.events.rank == 0:  # the first rank writes the cache
-            value = "hit" if is_cached else "built"
-            context.events.emit("evidence", what="reference_logprobs_cache", value=value)
-        if context.events.rank == 0:
-            pairs = int(options["full_dataset_size"])
-            numbers = describe_pass(pairs, time.perf_counter() - began, is_cached=is_cached)
-            how = "the call that builds the cache"
-            context.events.emit("evidence", what="reference_logprobs", how=how, **numbers)
+        pairs = int(options["full_dataset_size"])
+        report_pass(context.events, pairs, seconds, is_cached=is_cached)
         return built
 
     @replaces(model_utils.TensorCache, "to_disk")

@@ -117,15 +117,15 @@ def test_windows_line_ends_and_a_byte_order_mark(tmp_path: Path, checker: Comman
 @pytest.mark.parametrize(
     ("line", "megabytes"),
     [
-        ("srun python train.py --exp \"$NAME\" --lr 1e-5 \\\n  --out 'log file' # it's\n", 0.3),
-        ('echo "$(date)" > log; X=$((1 + 2))\n', 0.3),
-        ("a ", 0.3),
-        ("cat <<EOF\n", 0.3),
-        ("$(", 0.3),
-        ("((", 0.3),
-        ('"', 0.3),
-        ("`", 0.3),
-        (GOOD, 0.1),
+        ("srun python train.py --exp \"$NAME\" --lr 1e-5 \\\n  --out 'log file' # it's\n", 0.1),
+        ('echo "$(date)" > log; X=$((1 + 2))\n', 0.1),
+        ("a ", 0.1),
+        ("cat <<EOF\n", 0.1),
+        ("$(", 0.1),
+        ("((", 0.1),
+        ('"', 0.1),
+        ("`", 0.1),
+        (GOOD, 0.03),
     ],
 )
 def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabytes: float) -> None:
@@ -133,7 +133,7 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
     path.write_text(GOOD + line * int(megabytes * 1e6 / len(line)))
     start = time.process_time()
     checked = check_file(path, checker)
-    assert time.process_time() - start < 15  # quadratic would be many minutes
+    assert time.process_time() - start < 5  # quadratic would be a minute
     assert checked.verdicts[0].ok is False
 
 

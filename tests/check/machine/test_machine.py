@@ -20,6 +20,7 @@ from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 from tests.check.machine.driver import find
 from tests.conftest import composed, fixed_machine
+from tests.integration import warm
 from tests.messages import values_of
 
 
@@ -231,11 +232,13 @@ def test_another_version_of_trl_is_named_with_both(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_two_ranks_talk_over_gloo_and_a_bad_network_is_said(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     import os
 
-    plan = planned(tmp_path, "stage=demo", "processes=2")
+    machine = replace(fixed_machine(tmp_path), python=warm.python())
+    plan = build_plan(composed("stage=demo", "processes=2"), machine)
     finding = find("no_collective", plan, Host(dict(os.environ)))
     assert finding.severity == "pass" and "2" in values_of(finding.message)
     bad = find("no_collective", plan, Host({**os.environ, "GLOO_SOCKET_IFNAME": "nothing0"}))

@@ -16,6 +16,7 @@ from launch.upstream.capture import start
 from launch.worker.finding import Finding
 from tests.check.machine.test_machine import planned
 from tests.conftest import composed, fixed_machine
+from tests.integration import warm
 from tests.upstream.checkouts import checkout
 
 SCRIPT = """
@@ -49,7 +50,7 @@ def test_the_parser_of_the_pin_decides(tmp_path: Path) -> None:
     root = checkout()
     if root is None:
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR, or fetch the submodule")
-    machine = replace(fixed_machine(tmp_path, checkout=root), python=sys.executable)
+    machine = replace(fixed_machine(tmp_path, checkout=root), python=warm.python_with_cold_ranks())
     check_that_the_parser_decides(build_plan(composed("stage=demo", "trainer=finetune"), machine))
 
 

@@ -151,7 +151,11 @@ def test_a_shell_in_between_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("launcher", "ranks"), [(ELASTIC, 2), (ONE, 1)], ids=["elastic", "one"])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    mark_others([(ELASTIC, 2), (ONE, 1)], [(ELASTIC, 2)]),
+    ids=["elastic", "one"],
+)
 @pytest.mark.parametrize("number", mark_others([signal.SIGINT, signal.SIGKILL], [signal.SIGINT]))
 def test_under_accelerate(
     tmp_path: Path, launcher: tuple[str, ...], ranks: int, number: signal.Signals

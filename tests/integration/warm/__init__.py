@@ -2,12 +2,12 @@
 libraries.
 
 Importing them takes most of a run of a few steps. `python()` is a virtual environment's interpreter
-like the tests' own in all but one thing: ranks, their accelerate, other modules of launch/worker
-and the programs that ask a trainer's own parser are handed to `server.py`, which forks for each and
-runs it with its arguments, variables, folder and streams. The trainer's own modules,
-open_instruct's too, are imported by each rank, after the patches. What is about processes (signals,
-memory, stacks) belongs on `python_with_cold_ranks()`, where only the parsers are asked in a fork,
-or on `sys.executable`.
+like the tests' own in all but one thing: ranks, their accelerate, other modules of launch/worker,
+the jobs of `tests/integration/jobs.py` and the programs that ask a trainer's own parser are handed
+to `server.py`, which forks for each and runs it with its arguments, variables, folder and streams.
+The trainer's own modules, open_instruct's too, are imported by each rank, after the patches. What
+is about processes (signals, memory, stacks) belongs on `python_with_cold_ranks()`, where only the
+parsers are asked in a fork, or on `sys.executable`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ exec -a "$0" {real} "$@"
 """
 _PARSER = '*"/launch/upstream/capture/program.py "* | *"/tests/upstream/parser_server.py "*'
 _RANK = '*"/launch/worker/entry.py "*'
+_JOBS = '*"/tests/integration/forked_workers.py "*'
 
 
 @cache
@@ -43,7 +44,7 @@ def python() -> str:
 
     Without Linux it is the tests' own interpreter.
     """
-    return _make_interpreter("warm", f"{_PARSER} | {_RANK}")
+    return _make_interpreter("warm", f"{_PARSER} | {_RANK} | {_JOBS}")
 
 
 @cache

@@ -60,6 +60,11 @@ def import_libraries(checkout: str) -> None:
     for name in _LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        import deepspeed.ops
+
+        # Three minutes to compile, and only inference calls it (deepspeed/comm/torch.py:292).
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     sys.path.insert(0, checkout)
     for name in _CHECKOUT_MODULES:
         with contextlib.suppress(ImportError):

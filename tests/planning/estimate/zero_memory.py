@@ -16,6 +16,7 @@ from unittest import mock
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
+import deepspeed.ops
 import torch
 import torch.distributed
 
@@ -25,6 +26,8 @@ from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.memory_estimate import GIB
 from tests.planning.estimate.test_saved import SMALL, Alive, batch_of, build, setting
 
+# Three minutes to compile, and only inference calls it (deepspeed/comm/torch.py:292).
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 BUCKET, SUB_GROUP = 100_000, 300_000  # elements: small enough for a tiny model to fill
 
 

@@ -193,6 +193,18 @@ def test_full_fine_tuning_is_probed_where_memory_allows(
     assert record.full_note is not None and record.full_note.startswith("no setting at gpu8 fits: ")
 
 
+def test_a_search_has_a_folder_of_its_name_and_its_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("stage=sft", "gpus=8", "recipe.liger=true", "recipe.gradient_checkpointing=false")
+    words += ("cluster.gpu_type=h200", "cluster.gpu_memory=139")
+    line = parse_line(["tune", *words, "dry_run=true", "name=mine"], ["tune"])
+    record, code = run_tune(read_tune_line(line), quiet())
+    assert (code, record.runs) == (0, []) and record.predictions
+    assert (tmp_path / "runs" / "sft" / "tune-mine" / "tune.json").is_file()
+
+
 def test_a_stage_that_trains_all_weights_has_nothing_to_compare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
