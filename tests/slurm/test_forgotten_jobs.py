@@ -98,6 +98,8 @@ def test_without_accounting_the_folder_has_what_was_last_known(
     [
         ("PENDING", "JobHeldUser", "held"),
         ("REQUEUE_HOLD", "None", "held"),
+        ("PENDING", "job requeued in held state", "held"),
+        ("PENDING", "launch failed requeued held", "held"),
         ("PENDING", "BadConstraints", "held"),
         ("SUSPENDED", "None", "suspended"),
         ("PENDING", "Priority", "pending"),
