@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.integration import warm
 from tests.paths import ROOT
 
 LAB = Path(__file__).parent / "lab"
@@ -229,13 +230,13 @@ def stand_in(home: Path, name: str, does: str) -> list[str]:
     """Return the overrides with which a run does what the lines of bash say in place of `accelerate
     launch`; `$rank` is the node's.
 
-    All runs have the same interpreter, which is asked once whether the trainer's parser accepts the
-    command.
+    All runs have the same interpreter, in which the trainer's own parser is asked in a process that
+    has imported it.
     """
     lines = home / f"{name}.sh"
     lines.write_text(does)
     python = home / "python"
     if not python.exists():
-        python.write_text(STAND_IN.format(python=sys.executable))
+        python.write_text(STAND_IN.format(python=warm.python_with_cold_ranks()))
         python.chmod(0o755)
     return [f"python='{python}'", f"cluster.env.STAND_IN='{lines}'"]
