@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.stand_ins import stand_in_overrides
 from tests.thorough import mark_others
@@ -29,7 +29,7 @@ exec {python} "$@"
 
 def interpreter(home: Path, name: str, does: str) -> str:
     path = home / f"{name}-python"
-    path.write_text(PYTHON.format(does=does, python=sys.executable))
+    path.write_text(PYTHON.format(does=does, python=warm.python_with_cold_ranks()))
     path.chmod(0o755)
     return f"python='{path}'"
 
