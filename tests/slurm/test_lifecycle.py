@@ -10,12 +10,13 @@ import pytest
 
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, UserError
+from launch.execution.record.outcome import read_outcome
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation, fit_line
 from launch.slurm.job_log import JobLog
 from launch.slurm.jobs import JobFolder
-from launch.slurm.node.lifecycle import _check_start, run_stage
+from launch.slurm.node.lifecycle import _check_start, record_killed, run_stage
 from launch.slurm.node.ranks import StartRecord, run_other_node
 from launch.slurm.node.task import NodeContext, NodeTask
 from launch.slurm.peers import Peers
@@ -121,3 +122,43 @@ def test_another_plan_than_the_first_nodes(tmp_path: Path) -> None:
     [problem] = refused.value.problems
     assert problem.id == "nodes_differ"
     assert all(text in problem.message for text in ("0badcafe", plan.identity, *HOSTS))
+
+
+# What srun prints of an earlier start, and of this one: the first node's launcher, then the other's.
+ENDED_TASKS = """srun: error: n1: task 0: Killed
+srun: error: n1: task 0: Segmentation fault (core dumped)
+srun: error: n2: task 1: Killed
+"""
+
+
+@pytest.mark.parametrize(
+    ("marker", "overrides", "code", "returned", "cause"),
+    [
+        ("plan.json", (), 139, 139, "the launcher on node n1 ended: Segmentation fault (core dumped)"),
+        ("plan.json", (), 137, 137, "the launcher on node n2 ended: Killed"),
+        ("plan.json", (), 134, 134, "the launchers of the job were killed"),
+        ("DONE", (), 137, EXIT_DONE, None),
+        ("DONE", ("restart=true",), 137, 137, None),  # of the run that was to be archived
+        (None, (), 137, 137, None),
+    ],
+)  # fmt: skip
+def test_the_end_of_launchers_that_a_signal_ended(  # noqa: PLR0917
+    marker: str | None,
+    overrides: tuple[str, ...],
+    code: int,
+    returned: int,
+    cause: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "demo" / "x"
+    run.mkdir(parents=True)
+    if marker:
+        (run / marker).write_text("{}")
+    log = JobFolder.of(tmp_path / "runs", "demo", "x").log("7")
+    log.parent.mkdir(parents=True)
+    log.write_text(ENDED_TASKS)
+    assert record_killed(composed(*DEMO, "name=x", *overrides), ALLOCATION, code) == returned
+    outcome = read_outcome(run)
+    assert (outcome.cause if outcome and outcome.exit_code else None) == cause
