@@ -127,9 +127,9 @@ ENDS = [
     End(
         "gpu-fault",
         nothing,
-        "rank 0: ",
+        "AcceleratorError: CUDA error: uncorrectable ECC error",
         "FAILED",
-        7,
+        1,
         does=f"cat <<'END' >&2\n{ECC}END\nexit 7",
         printed="n1 cannot be excluded, so job {} is not started again",
         cause_id="gpu_fault",

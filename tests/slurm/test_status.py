@@ -79,6 +79,7 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
 
         slurm.run("scontrol", "requeue", job)
         until(lambda: slurm.state(job) == "PENDING", 60)
+        slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+1hour")
         requeued = states(slurm, home)["demo/waits"]
         assert requeued["state"] == "requeued" and requeued["job"]["restarts"] == 1
         stopped = slurm.launch("stop", "waits", cwd=home)
