@@ -44,6 +44,7 @@ def clone(home: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
     """Until the trainer has started on both nodes, even in a job that inherits no environment;
     `status` and `stop` know a job that was not made by `submit`.
