@@ -40,7 +40,7 @@ _TAG = re.compile(r"\blaunch:[0-9a-f]{12}\b")
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT")
 # JobHeldUser, JobHoldMaxRequeue, "job requeued in held state", "launch failed requeued held"
-_HELD_REASON = re.compile(r"held|hold", re.IGNORECASE)
+_HELD_REASON = re.compile(r"^JobH[eo]ld|\bheld\b")
 _STARTED = (
     "RUNNING",
     "CONFIGURING",

@@ -15,7 +15,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.runs import log
-from tests.slurm.stand_ins import ECC, SLEEPS, sleepers, stand_in_overrides
+from tests.slurm.stand_ins import ECC, ON_TWO, SLEEPS, sleepers, stand_in_overrides
 from tests.thorough import mark_others
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,6 @@ class End:
     cause_id: str | None = None
 
 
-ON_TWO = ("nodes=2", "cluster.options=['--nodelist=n1,n2']")
 AN_HOUR = "cluster.time='01:00:00'"
 
 
