@@ -98,7 +98,7 @@ def _not_running(folder: Path, job_folders: Sequence[JobFolder]) -> UserError:
     if not jobs:
         return refusal("not_running", f"{run_name(folder)} is not running")
     names = ", ".join(f"{job} of {job.user}" for _, job in jobs)
-    message = f"{run_name(folder)} is not running for you: {names}"
+    message = f"{run_name(folder)} is another user's: {names}"
     ids = " ".join(job.job_id for _, job in jobs)
     cure = Fix.of("ask its user, or end it as an operator with {0}", f"$ scancel {ids}")
     return refusal("not_running", message, None, cure)
