@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -98,22 +97,16 @@ def record_killed(composed: Composed, allocation: Allocation, code: int) -> int:
     if run_status != "unfinished" or find_holder(lock_path(folder.path)):
         return code
     log = JobLog(JobFolder.of(runs, composed.stage, name).log(allocation.job_id), 0)
-    how = _describe_signal(code)
-    tasks = [(host, end) for host, end in log.find_ended_tasks() if end.startswith(how)]
+    tasks = log.find_ended_tasks()
+    # Slurm kills the others when one has ended by itself.
+    crashed = [(host, end) for host, end in tasks if not end.startswith(("Killed", "Terminated"))]
     cause = "the launchers of the job were killed"
-    for host, end in tasks[-1:]:  # earlier ones may be of an earlier start
+    for host, end in (crashed or tasks)[-1:]:  # earlier ones may be of an earlier start
         cause = f"the launcher on node {host} ended: {end}"
     outcome = Outcome(EXIT_FAILED, 0.0, 0, None, cause=cause)
     folder.finish(add_earlier_steps(outcome, folder.metrics))
     notify(cause)
     return code
-
-
-def _describe_signal(code: int) -> str:
-    """Return how srun describes the end of a task with that exit code; empty if no signal ended it."""
-    with contextlib.suppress(ValueError):
-        return signal.strsignal(code - 128) or ""
-    return ""
 
 
 def _run(
