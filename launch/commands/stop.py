@@ -6,7 +6,7 @@ Its Slurm jobs are cancelled.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from launch.api.running import STOP_PATIENCE, RunHandle
@@ -67,7 +67,7 @@ def stop(argv: list[str]) -> int:
     if jobs:
         return _cancel(folder, jobs, job_folders)
     if holder is None:
-        raise refusal("not_running", f"{run_name(folder)} is not running")
+        raise _not_running(folder, job_folders)
     return _terminate(folder, holder)
 
 
@@ -91,10 +91,26 @@ def _pipeline_folders(pipeline: Path) -> list[Path]:
     return list(dict.fromkeys(folders))
 
 
-def _find_live_jobs(folders: Sequence[JobFolder]) -> list[tuple[JobFolder, QueuedJob]]:
+def _not_running(folder: Path, job_folders: Sequence[JobFolder]) -> UserError:
+    """Return the refusal of a run without a process or a job that this user may end."""
+    users = {user for job_folder in job_folders for user in job_folder.other_users()}
+    jobs = _find_live_jobs(job_folders, users) if users else []
+    if not jobs:
+        return refusal("not_running", f"{run_name(folder)} is not running")
+    names = ", ".join(f"{job} of {job.user}" for _, job in jobs)
+    message = f"{run_name(folder)} is another user's: {names}"
+    ids = " ".join(job.job_id for _, job in jobs)
+    cure = Fix.of("ask its user, or end it as an operator with {0}", f"$ scancel {ids}")
+    return refusal("not_running", message, None, cure)
+
+
+def _find_live_jobs(
+    folders: Sequence[JobFolder], users: Collection[str] = ()
+) -> list[tuple[JobFolder, QueuedJob]]:
+    """Find the live jobs of the folders, those of this user and of `users`."""
     if not folders or shutil.which("squeue") is None:
         return []
-    queue = list_user_jobs(patient=True)
+    queue = list_user_jobs(patient=True, users=users)
     live_jobs = []
     for folder in folders:
         live_jobs += [(folder, job) for job in find_jobs(folder, queue) if job.is_live]

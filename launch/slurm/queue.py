@@ -39,6 +39,8 @@ _FIELDS = (
 _TAG = re.compile(r"\blaunch:[0-9a-f]{12}\b")
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT")
+# JobHeldUser, JobHoldMaxRequeue, "job requeued in held state", "launch failed requeued held"
+_HELD_REASON = re.compile(r"^JobH[eo]ld|\bheld\b")
 _STARTED = (
     "RUNNING",
     "CONFIGURING",
@@ -75,7 +77,7 @@ class QueuedJob:
     @property
     def is_held(self) -> bool:
         """Whether it waits for something that does not happen by itself, as for a release."""
-        is_held = self.reason.startswith("JobHeld") or self.state in _HELD
+        is_held = self.state in _HELD or bool(_HELD_REASON.search(self.reason))
         return self.is_waiting and (is_held or bool(_PERMANENT.fullmatch(self.reason)))
 
     @property

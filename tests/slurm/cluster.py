@@ -20,20 +20,21 @@ from pathlib import Path
 
 import psutil
 
+from tests.integration import warm
 from tests.paths import ROOT
 
 LAB = Path(__file__).parent / "lab"
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare")
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
-# Runs the test's own lines instead of `accelerate launch`, once per node; anything else runs the
-# real interpreter.
+# Runs the lines of the file STAND_IN instead of `accelerate launch`, once per node; anything else runs
+# the real interpreter.
 STAND_IN = """#!/bin/bash
 rank=0
 words=" $* "
 case $words in *accelerate.commands.launch*) ;; *) exec {python} "$@" ;; esac
 case $words in *" --machine_rank 1 "*) rank=1 ;; esac
-{does}
+. "$STAND_IN"
 """
 
 
@@ -225,11 +226,17 @@ def running() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def stand_in(folder: Path, does: str) -> Path:
-    """A `python=` that does what the lines of bash say in place of `accelerate launch`; `$rank` is
-    the node's.
+def stand_in(home: Path, name: str, does: str) -> list[str]:
+    """Return the overrides with which a run does what the lines of bash say in place of `accelerate
+    launch`; `$rank` is the node's.
+
+    All runs have the same interpreter, in which the trainer's own parser is asked in a process that
+    has imported it.
     """
-    path = folder / "python"
-    path.write_text(STAND_IN.format(python=sys.executable, does=does))
-    path.chmod(0o755)
-    return path
+    lines = home / f"{name}.sh"
+    lines.write_text(does)
+    python = home / "python"
+    if not python.exists():
+        python.write_text(STAND_IN.format(python=warm.python_with_cold_ranks()))
+        python.chmod(0o755)
+    return [f"python='{python}'", f"cluster.env.STAND_IN='{lines}'"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import open_instruct
+from tests.integration.demo_kit import give_demo
 from tests.slurm.cluster import Cluster, running, why_not
 
 __all__ = ["open_instruct"]
@@ -35,9 +36,7 @@ def cluster_is_cleared(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all: the demo's model and data are made once. Its name has what scripts get
-    wrong.
-    """
+    """One folder for all, with the demo's model and data. Its name has what scripts get wrong."""
     folder = tmp_path_factory.mktemp("slurm") / "a folder, 100% odd"
     folder.mkdir()
-    return folder
+    return give_demo(tmp_path_factory, folder)

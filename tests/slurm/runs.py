@@ -30,6 +30,18 @@ def last_logged_step(run: Path) -> int:
     return max(losses(run), default=0)
 
 
+def evidence(run: Path) -> dict[str, str]:
+    """The value that was found of each setting."""
+    events = read_json_lines(run / "events.jsonl")
+    return {event["what"]: str(event["value"]) for event in events if event["kind"] == "evidence"}
+
+
+def opened(run: Path) -> list[str]:
+    """The files that the processes of a node have reported as loaded."""
+    events = read_json_lines(run / "events.jsonl")
+    return [event["path"] for event in events if event["kind"] == "opened"]
+
+
 def cause(run: Path) -> str | None:
     try:
         return str(json.loads((run / "FAILED").read_text())["cause"])

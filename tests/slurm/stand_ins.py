@@ -19,9 +19,7 @@ STAGE = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=3")
 
 
 def stand_in_overrides(home: Path, name: str, does: str, *overrides: str) -> list[str]:
-    folder = home / name
-    folder.mkdir()
-    return [*STAGE, f"name={name}", f"python='{stand_in(folder, does)}'", *overrides]
+    return [*STAGE, f"name={name}", *stand_in(home, name, does), *overrides]
 
 
 def sleepers(slurm: Cluster) -> list[int]:

@@ -27,7 +27,7 @@ def with_accounts(slurm: Cluster) -> Iterator[None]:
     ("override", "id", "named"),
     [
         ("cluster.account=physics", "sbatch_refused", []),
-        ("cluster.qos=big", "sbatch_refused", []),
+        pytest.param("cluster.qos=big", "sbatch_refused", [], marks=pytest.mark.thorough),
         ("cluster.partition=closed", "account_not_admitted", ["closed", "physics", "team"]),
     ],
 )
@@ -49,7 +49,12 @@ def test_what_no_account_of_this_user_has_is_refused(
             ["cluster.qos=small", "nodes=2", "recipe.per_device_batch_size=1"],
             "QOSMaxNodePerJobLimit",
         ),
-        ("long", ["cluster.qos=small", "cluster.time='2:00:00'"], "QOSMaxWallDurationPerJobLimit"),
+        pytest.param(
+            "long",
+            ["cluster.qos=small", "cluster.time='2:00:00'"],
+            "QOSMaxWallDurationPerJobLimit",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_limit_that_only_slurm_knows_is_reported(

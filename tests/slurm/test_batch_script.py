@@ -45,7 +45,8 @@ CASES = [
     Case("bash-env", environ={"BASH_ENV": "FOLDER/hostile.sh"}),
     Case("shellopts", environ={"SHELLOPTS": "braceexpand:hashall:nounset:noglob"}),
     Case("aliases", ("shopt -s expand_aliases", "alias cd=false srun=false set=false trap=false")),
-    Case("traps", ("trap '' TERM USR1", "trap 'exit 9' ERR", "trap 'exit 8' RETURN USR2")),
+    Case("traps", ("trap '' TERM USR1", "trap 'exit 9' ERR", "trap 'exit 8' RETURN USR2",
+                   "trap 'exit 5' CHLD")),
     Case("folder", ("cd /",)),
     Case("words", ("IFS=/", "set -f -C", "set -o posix")),
 ]  # fmt: skip

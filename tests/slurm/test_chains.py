@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.stand_ins import stand_in_overrides
+from tests.thorough import mark_others
 from tests.trials.records import check
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ exec {python} "$@"
 
 def interpreter(home: Path, name: str, does: str) -> str:
     path = home / f"{name}-python"
-    path.write_text(PYTHON.format(does=does, python=sys.executable))
+    path.write_text(PYTHON.format(does=does, python=warm.python_with_cold_ranks()))
     path.chmod(0o755)
     return f"python='{path}'"
 
@@ -102,10 +103,9 @@ def test_a_pipeline_is_stopped_by_its_name(slurm: Cluster, home: Path, open_inst
 
 
 def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
-    go = home / "go"
-    overrides = stand_in_overrides(
-        home, "sweep", f'until [ -e "{go}" ]; do sleep 0.2; done; exit 3'
-    )
+    go, began = home / "go", home / "began"
+    does = f'touch "{began}"; until [ -e "{go}" ]; do sleep 0.2; done; exit 3'
+    overrides = stand_in_overrides(home, "sweep", does)
     overrides = [
         "--multirun",
         *(word for word in overrides if not word.startswith("name=")),
@@ -129,8 +129,9 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
         runs = json.loads(slurm.launch("status", "--json", cwd=home).stdout)
         return {run["job_id"]: run for run in runs if run["job_id"] in ids}
 
-    until(lambda: run_statuses()[ids[0]]["state"] == "running", 90)
+    until(began.exists, 90)
     before = run_statuses()
+    assert before[ids[0]]["state"] == "running"
     assert (before[ids[1]]["state"], before[ids[1]]["job"]["reason"]) == (
         "pending",
         "JobArrayTaskLimit",
@@ -179,42 +180,37 @@ exec {real} "$@"
 
 @pytest.mark.parametrize(
     "argv",
-    [
-        ("submit", "--multirun", "recipe.seed=1,2", "nodes=1,2", "cluster.array_limit=1"),
-        (
-            "rollout",
-            "processes=1,2",
-            "device=cpu",
-            "submit=all",
-            "steps=3",
-            "recipe.max_steps=6",
-            "name=half",
-        ),
-        ("submit", "pipeline=demo,demo_dpo", "demo_dpo:trainer=trl_dpo", "name=half"),
-    ],
+    mark_others(
+        [
+            ("submit --multirun recipe.seed=1,2 nodes=1,2 cluster.array_limit=1",),
+            ("rollout processes=1,2 device=cpu submit=all steps=3 recipe.max_steps=6 name=half",),
+            ("submit pipeline=demo,demo_dpo demo_dpo:trainer=trl_dpo name=half",),
+        ],
+        kept=[("submit pipeline=demo,demo_dpo demo_dpo:trainer=trl_dpo name=half",)],
+    ),
     ids=["arrays", "rollout", "pipeline"],
 )
 def test_what_slurm_stops_half_way_leaves_no_job(
-    slurm: Cluster, home: Path, tmp_path: Path, argv: tuple[str, ...]
+    slurm: Cluster, home: Path, tmp_path: Path, argv: str
 ) -> None:
     before = set(slurm.run("squeue", "-h", "-o", "%A").split())
     real = shutil.which("sbatch", path=slurm.environ["PATH"])
     wrapper = tmp_path / "sbatch"
     wrapper.write_text(ONE_ONLY.format(real=real, folder=tmp_path))
     wrapper.chmod(0o755)
-    stage = ["demo:trainer=trl_sft" if "pipeline=demo,demo_dpo" in argv else "trainer=trl_sft"]
-    stage += [] if "pipeline=demo,demo_dpo" in argv else ["stage=demo"]
+    stage = ["demo:trainer=trl_sft"] if "pipeline=" in argv else ["stage=demo", "trainer=trl_sft"]
     path = f"{tmp_path}:{slurm.environ['PATH']}"
     # a job for later: it must not have begun when it is cancelled
     options = "cluster.options=['--begin=now+600']"
-    done = slurm.launch(*argv, *stage, "cluster.cpus_per_rank=1", options, cwd=home, PATH=path)
+    line = [*argv.split(), *stage, "cluster.cpus_per_rank=1", options]
+    done = slurm.launch(*line, cwd=home, PATH=path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "[sbatch_refused]" in done.stderr and "Job violates QOS policy" in done.stderr
     assert " already submitted" in done.stderr, done.stderr
     assert (tmp_path / "taken").exists()
     until(lambda: set(slurm.run("squeue", "-h", "-o", "%A").split()) <= before, 30)
     # nothing is in the way of another try
-    again = slurm.launch(*argv, *stage, "cluster.cpus_per_rank=1", options, "--json", cwd=home)
+    again = slurm.launch(*line, "--json", cwd=home)
     assert again.returncode == 0, again.stdout + again.stderr
     slurm.run("scancel", *(set(slurm.run("squeue", "-h", "-o", "%A").split()) - before))
 

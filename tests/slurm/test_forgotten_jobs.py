@@ -98,9 +98,13 @@ def test_without_accounting_the_folder_has_what_was_last_known(
     [
         ("PENDING", "JobHeldUser", "held"),
         ("REQUEUE_HOLD", "None", "held"),
+        ("PENDING", "job requeued in held state", "held"),
+        ("PENDING", "launch failed requeued held", "held"),
         ("PENDING", "BadConstraints", "held"),
         ("SUSPENDED", "None", "suspended"),
+        ("PENDING", "JobHoldMaxRequeue", "held"),
         ("PENDING", "Priority", "pending"),
+        ("PENDING", "ReqNodeNotAvail, UnavailableNodes:household1", "pending"),
     ],
 )
 def test_what_a_job_waits_for(runs: Path, state: str, reason: str, shown: str) -> None:

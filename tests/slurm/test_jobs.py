@@ -58,7 +58,7 @@ def test_a_node_that_fails_ends_the_job_and_is_named(slurm: Cluster, home: Path)
     broken.mkdir()
     jobs = home / "runs" / ".jobs" / "demo" / "no-python"
     (broken / "sitecustomize.py").write_text(BROKEN.replace("FOLDER", repr(str(jobs))))
-    path = f"cluster.env={{PYTHONPATH: '{broken}:{environment()['PYTHONPATH']}'}}"
+    path = f"cluster.env.PYTHONPATH='{broken}:{environment()['PYTHONPATH']}'"
     overrides = stand_in_overrides(
         home, "no-python", SLEEPS, "nodes=2", "cluster.options=['--nodelist=n3,n4']", path
     )

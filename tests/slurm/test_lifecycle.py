@@ -10,12 +10,13 @@ import pytest
 
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, UserError
+from launch.execution.record.outcome import read_outcome
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation, fit_line
 from launch.slurm.job_log import JobLog
 from launch.slurm.jobs import JobFolder
-from launch.slurm.node.lifecycle import _check_start, run_stage
+from launch.slurm.node.lifecycle import _check_start, record_killed, run_stage
 from launch.slurm.node.ranks import StartRecord, run_other_node
 from launch.slurm.node.task import NodeContext, NodeTask
 from launch.slurm.peers import Peers
@@ -121,3 +122,43 @@ def test_another_plan_than_the_first_nodes(tmp_path: Path) -> None:
     [problem] = refused.value.problems
     assert problem.id == "nodes_differ"
     assert all(text in problem.message for text in ("0badcafe", plan.identity, *HOSTS))
+
+
+def of_srun(*ends: str) -> str:
+    """What srun prints of the ends of the nodes' tasks, in turn."""
+    return "".join(f"srun: error: n{n}: task {n - 1}: {end}\n" for n, end in enumerate(ends, 1))
+
+
+@pytest.mark.parametrize(
+    ("marker", "overrides", "printed", "returned", "cause"),
+    [
+        ("plan.json", (), of_srun("Killed") + of_srun("Aborted", "Killed"), 137, "n1 ended: Aborted"),
+        ("plan.json", (), of_srun("Terminated", "Segmentation fault"), 137,
+         "n2 ended: Segmentation fault"),
+        ("plan.json", (), of_srun("Killed", "Killed"), 137, "n2 ended: Killed"),
+        ("plan.json", (), "", 137, "the launchers of the job were killed"),
+        ("DONE", (), of_srun("Killed"), EXIT_DONE, "None"),
+        ("DONE", ("restart=true",), of_srun("Killed"), 137, "None"),  # of the run to be archived
+        (None, (), of_srun("Killed"), 137, "None"),
+    ],
+)  # fmt: skip
+def test_the_end_of_launchers_that_a_signal_ended(  # noqa: PLR0917
+    marker: str | None,
+    overrides: tuple[str, ...],
+    printed: str,
+    returned: int,
+    cause: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "demo" / "x"
+    run.mkdir(parents=True)
+    if marker:
+        (run / marker).write_text("{}")
+    log = JobFolder.of(tmp_path / "runs", "demo", "x").log("7")
+    log.parent.mkdir(parents=True)
+    log.write_text(printed)
+    assert record_killed(composed(*DEMO, "name=x", *overrides), ALLOCATION, 137) == returned
+    outcome = read_outcome(run)
+    assert str(outcome.cause if outcome else None).endswith(cause)

@@ -33,7 +33,13 @@ def short_default(slurm: Cluster) -> Iterator[None]:
             "requeued at most 5 times after the loss of a node, never after its time limit",
         ),
         ("by-variable", [], {"SBATCH_NO_REQUEUE": "1"}, "never requeued"),
-        ("by-option", [f"cluster.options=['{LATER}','--no-requeue']"], {}, "never requeued"),
+        pytest.param(
+            "by-option",
+            [f"cluster.options=['{LATER}','--no-requeue']"],
+            {},
+            "never requeued",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_the_restarts_are_those_of_the_record(  # noqa: PLR0917
@@ -61,7 +67,11 @@ def test_the_restarts_are_those_of_the_record(  # noqa: PLR0917
     [
         (["cluster.partition=low"], {}),
         ([], {"SBATCH_TIMELIMIT": "2"}),
-        (["cluster.options=['--time=00:02:30']", "cluster.warn_before=180"], {}),  # of 3 minutes
+        pytest.param(
+            ["cluster.options=['--time=00:02:30']", "cluster.warn_before=180"],  # of 3 minutes
+            {},
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 @pytest.mark.usefixtures("short_default")

@@ -19,7 +19,7 @@ from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_log import JobLog
 from launch.slurm.jobs import JobFolder
-from launch.slurm.node.recovery import choose_end_delay
+from launch.slurm.node.recovery import choose_end_delay, recover
 from launch.slurm.node.task import NodeContext, NodeTask
 from launch.slurm.peers import LostNode, NodeFailure, Peers
 from launch.slurm.queue import JobRecord, parse_job_record
@@ -308,6 +308,38 @@ def test_the_warning_ends_only_a_run_that_gains_by_it(
         )
         write_run(run_plan.folder, steps=170, total=200)
         assert choose_end_delay(node, None) == 90.0 and "about 30 s remain" in messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("rank", "code", "lost", "line"),
+    [
+        (0, 0, SILENT, "exit 0 0"),  # a lost node is not waited for
+        (0, 0, None, ""),
+        (1, 1, LostNode(0, NodeFailure("no heartbeat for 21 s"), is_silent=True), ""),
+        (1, 1, SILENT, ""),
+    ],
+)
+def test_a_run_that_is_done_is_neither_requeued_nor_cancelled(  # noqa: PLR0917
+    rank: int,
+    code: int,
+    lost: LostNode | None,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that fell silent near the end made another one cancel the job of a run that was DONE."""
+    for action in ("requeue", "cancel_job"):
+        monkeypatch.setattr(f"launch.slurm.node.recovery.{action}", lambda *_: pytest.fail("acts"))
+    run_plan = plan(tmp_path)
+    run_plan.folder.mkdir(parents=True)
+    (run_plan.folder / "DONE").write_text("{}")
+    mailbox = tmp_path / "mailbox-7-1"
+    mailbox.touch()
+    allocation = replace(ALLOCATION, node_rank=rank, mailbox=mailbox)
+    node = replace(first_node(run_plan, tmp_path / "7.0"), allocation=allocation)
+    node.peers.lost = lost
+    assert not recover(node, code, None if code == 0 else NodeFailure("broken pipe"), None)
+    assert mailbox.read_text().strip() == line and not (tmp_path / "7.0").exists()
 
 
 SIGNALLED = """

@@ -19,6 +19,7 @@ from launch.errors import UserError
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
+from launch.files import append_json
 from launch.planning.find_runs import resolve_run
 from launch.slurm.allocation import read_allocation
 from launch.slurm.job_status import list_job_statuses, read_job_status
@@ -33,7 +34,7 @@ from launch.slurm.jobs import (
 from launch.slurm.queue import QueuedJob, find_tag, folder_tag, list_user_jobs
 from launch.slurm.slurm_cli import parse_duration, query_slurm
 from tests.execution.record.records import write_run
-from tests.messages import values_of
+from tests.messages import names, values_of
 
 DENIED = "Access/permission denied"
 PENDING = QueuedJob("12", "PENDING", "Resources", 3600.0, 0.0, 0, 2, "", "OWN")
@@ -118,7 +119,7 @@ def test_a_job_that_was_submitted_by_hand_is_known_by_its_comment(runs: Path) ->
 
 def line_of(job: QueuedJob) -> str:
     """What squeue prints of a job that runs."""
-    last = f"{job.submitted}|{job.cluster}|me|{job.tag}|"
+    last = f"{job.submitted}|{job.cluster}|{job.user or 'me'}|{job.tag}|"
     return f"{job.job_id}|RUNNING|None|1:00|1:00|{job.restarts}|1|n1|N/A|{last}"
 
 
@@ -424,6 +425,20 @@ def test_stop_cancels_the_job_whose_script_uses_the_folder_and_no_other(
         "cancelled job 12, running on n1",
         "sft/waits is stopped",
     ]
+
+
+def test_a_job_of_somebody_else_is_named_and_not_cancelled(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder.of(runs, "sft", "waits")
+    append_json(folder.path / "jobs.jsonl", {"job_id": "12", "user": "daemon"})
+    line = line_of(replace(*queue(runs, RUNNING), user="daemon"))
+    calls = squeue(tmp_path, monkeypatch, f'case "$*" in *daemon*) echo "{line}" ;; esac')
+    with pytest.raises(UserError, match="not_running") as refused:
+        stop(["waits"])
+    [problem] = refused.value.problems
+    assert all(names(str(problem), value) for value in ("12", "daemon", "scancel"))
+    assert len(calls.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(("end", "lives"), [("N/A", "REQUEUED"), ("1763740900", "COMPLETING")])

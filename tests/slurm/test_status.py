@@ -15,21 +15,12 @@ import pytest
 from launch.files import write_json
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import folder_tag
-from tests.slurm.cluster import Cluster, stand_in, until
+from tests.slurm.cluster import Cluster, until
+from tests.slurm.stand_ins import STAGE, stand_in_overrides
 
 pytestmark = pytest.mark.slow
 
-STAGE = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=3")
-
-
-def stand_in_overrides(home: Path, name: str) -> list[str]:
-    folder = home / name
-    folder.mkdir()
-    return [
-        *STAGE,
-        f"name={name}",
-        f"python='{stand_in(folder, 'echo hello from the trainer; sleep 600')}'",
-    ]
+GREETS = "echo hello from the trainer; sleep 600"
 
 
 def states(slurm: Cluster, home: Path, **more: str) -> dict[str, dict[str, Any]]:
@@ -40,9 +31,9 @@ def states(slurm: Cluster, home: Path, **more: str) -> dict[str, dict[str, Any]]
 
 def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
     options = "cluster.options=['--begin=now+1hour','--time=30']"
-    [job] = slurm.submit(*stand_in_overrides(home, "waits"), "nodes=2", options, cwd=home)
+    [job] = slurm.submit(*stand_in_overrides(home, "waits", GREETS), "nodes=2", options, cwd=home)
     commented = options.replace("'--time=30'", "'--time=30','--comment=my own | thing'")
-    [never] = slurm.submit(*stand_in_overrides(home, "never"), commented, cwd=home)
+    [never] = slurm.submit(*stand_in_overrides(home, "never", GREETS), commented, cwd=home)
     tag = folder_tag(JobFolder.of(home / "runs", "demo", "never").path)
     shown = slurm.run("squeue", "--noheader", f"--jobs={never}", "--Format=Comment:|")
     assert shown == f"my own | thing {tag}|"
@@ -87,8 +78,10 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
         assert 0 < running["job"]["seconds_left"] <= 1800
 
         slurm.run("scontrol", "requeue", job)
-        until(lambda: states(slurm, home)["demo/waits"]["state"] == "requeued", 60)
-        assert states(slurm, home)["demo/waits"]["job"]["restarts"] == 1
+        until(lambda: slurm.state(job) == "PENDING", 60)
+        slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+1hour")
+        requeued = states(slurm, home)["demo/waits"]
+        assert requeued["state"] == "requeued" and requeued["job"]["restarts"] == 1
         stopped = slurm.launch("stop", "waits", cwd=home)
         assert stopped.stdout.startswith(f"cancelled job {job}, requeued"), (
             stopped.stdout + stopped.stderr
@@ -127,7 +120,7 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
     that name a job.
     """
     later = "cluster.options=['--begin=now+1hour']"
-    [own] = slurm.submit(*stand_in_overrides(home, "victim"), later, cwd=home)
+    [own] = slurm.submit(*stand_in_overrides(home, "victim", GREETS), later, cwd=home)
     script = home / "mine.sbatch"
     script.write_text("#!/bin/bash\n#SBATCH --begin=now+1hour\nsleep 600\n")
     other = slurm.run("sbatch", "--parsable", f"--output={home}/mine.log", str(script))

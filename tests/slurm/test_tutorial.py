@@ -1,9 +1,10 @@
-"""The tutorial's Slurm page, carried out on a real Slurm; what needs GPUs is planned in
-tests/docs/test_tutorial.py.
+"""The tutorial's Slurm page, carried out on a real Slurm, and what its training over two nodes
+leaves; what needs GPUs is planned in tests/docs/test_tutorial.py.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.docs.test_tutorial import commands
 from tests.paths import ROOT
 from tests.slurm.cluster import Cluster, until
+from tests.slurm.runs import evidence, opened
 
 pytestmark = pytest.mark.slow
 
@@ -39,3 +41,18 @@ def test_the_page_is_carried_out(slurm: Cluster, home: Path, tmp_path: Path) -> 
         printed.append(process.stdout)
     assert (home / "runs" / ".jobs" / "demo" / "tutorial" / "job.sbatch").is_file()
     assert "demo/tutorial" in printed[-2] and "done: 2 steps" in printed[-1]
+    check_two_nodes(home / "runs" / "demo" / "tutorial")
+
+
+def check_two_nodes(run: Path) -> None:
+    """Both nodes' ranks were of one training, and each loaded the weights that the first node found."""
+    assert {"distributed": "MULTI_CPU", "world_size": "2"}.items() <= evidence(run).items()
+    assert (run / "logs" / "rank-0.log").stat().st_size
+    second = run / "nodes" / "1"
+    assert (second / "logs" / "rank-1.log").stat().st_size
+    assert (second / "DONE").is_file()
+    [start] = (run.parent.parent / ".jobs" / "demo" / run.name).glob("*.0-*/start.json")
+    files = json.loads(start.read_text())["files"]
+    for record in (run, second):  # the first rank of each node reports what it loads
+        weights = [path for path in opened(record) if path.endswith("model.safetensors")]
+        assert weights and set(weights) <= files.keys()

@@ -7,13 +7,14 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launch import resources
+from launch.demo import DEMO_KEY
 from launch.slurm.jobs import JobFolder
+from tests.integration import warm
 from tests.slurm.cluster import Cluster, until
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ def run_command(slurm: Cluster, *argv: str, cwd: Path) -> subprocess.CompletedPr
 
 @pytest.fixture
 def clone(home: Path) -> Path:
-    """A folder with the scripts and a virtual environment, as a clone has them."""
+    """A folder with the scripts and a virtual environment, as a clone has them, and the demo's model."""
     folder = home / "clone"
     if not folder.exists():
         shutil.copytree(resources.ROOT / "scripts", folder / "scripts")
@@ -35,11 +36,15 @@ def clone(home: Path) -> Path:
         python = folder / ".venv" / "bin" / "python"
         # as in a clone that was set up
         installed = f"export PYTHONPATH={shlex.quote(str(resources.ROOT))}"
-        python.write_text(f'#!/bin/sh\n{installed}\nexec {sys.executable} "$@"\n')
+        real = warm.python_with_cold_ranks()
+        python.write_text(f'#!/bin/sh\n{installed}\nexec {real} "$@"\n')
         python.chmod(0o755)
+        model = Path("runs", ".cache", "demo", f"model-{DEMO_KEY}")
+        shutil.copytree(home / model, folder / model)
     return folder
 
 
+@pytest.mark.thorough
 def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
     """Until the trainer has started on both nodes, even in a job that inherits no environment;
     `status` and `stop` know a job that was not made by `submit`.

@@ -82,23 +82,26 @@ def run_task(task: NodeTask, allocation: Allocation, signals: NodeSignals) -> in
 
 
 def record_killed(composed: Composed, allocation: Allocation, code: int) -> int:
-    """Record how a run ended whose launchers were killed; `code` is the exit code of their step.
+    """Record how a run ended whose launchers a signal ended; `code` is the exit code of their step.
 
     Slurm kills them without a warning after a signal to the batch script's srun (`scancel --full`),
-    and the system does when memory runs out.
+    the system does when memory runs out, and a library may crash. Returns `code`, or 0 if the run
+    was done by then.
     """
     runs = runs_folder(composed.config, Path.cwd())
     name = composed.config.name or ""
     folder = RunFolder(runs / composed.stage / name)
-    if (
-        not name
-        or folder_status(folder.path) != "unfinished"
-        or find_holder(lock_path(folder.path))
-    ):
+    run_status = folder_status(folder.path) if name else "absent"
+    if run_status == "done" and not composed.config.restart:
+        return EXIT_DONE
+    if run_status != "unfinished" or find_holder(lock_path(folder.path)):
         return code
     log = JobLog(JobFolder.of(runs, composed.stage, name).log(allocation.job_id), 0)
+    tasks = log.find_ended_tasks()
+    # Slurm kills the others when one has ended by itself.
+    crashed = [(host, end) for host, end in tasks if not end.startswith(("Killed", "Terminated"))]
     cause = "the launchers of the job were killed"
-    for host, end in log.find_ended_tasks()[-1:]:  # earlier ones may be of an earlier start
+    for host, end in (crashed or tasks)[-1:]:  # earlier ones may be of an earlier start
         cause = f"the launcher on node {host} ended: {end}"
     outcome = Outcome(EXIT_FAILED, 0.0, 0, None, cause=cause)
     folder.finish(add_earlier_steps(outcome, folder.metrics))
