@@ -126,7 +126,7 @@ def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) ->
             ways = exact_ways(problem.cure)
             if not ways:
                 return found
-            line = apply_way(ways[0], line)
+            line = replace(apply_way(ways[0], line), verb=line.verb)
         after = _find_problems(line)
         if any((problem.id, problem.where) in known for problem in after):
             return found
