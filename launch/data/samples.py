@@ -52,7 +52,7 @@ class PairSide:
     def is_truncated(self) -> bool:
         return self.untruncated > len(self.ids)
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """Return the tokens one by one, as `preview --json` prints them."""
         loss = self.loss or (None,) * len(self.ids)
         tokens = []

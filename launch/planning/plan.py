@@ -31,7 +31,6 @@ from launch.planning.parallel import Parallel
 from launch.planning.trackers import servers_to_unset
 from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
 from launch.worker.finding import Finding
-from launch.worker.json_codec import versioned
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure
@@ -215,7 +214,7 @@ class Plan:
             env={variable: texts.get(value, value) for variable, value in self.env.items()},
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """Return the content of plan.json."""
         flags = {}
         for name, flag in self.flags.items():
@@ -255,4 +254,4 @@ class Plan:
         for key in _OMITTED_IF_EMPTY:
             if not content[key]:
                 del content[key]
-        return versioned(content)
+        return content

@@ -19,7 +19,7 @@ from launch.config.schema import Launcher, RootConfig
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Width
 from launch.worker.finding import Fix
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import to_json, without_none
 from launch.worker.trl_options import BY_ROW, VerifierOption, is_own
 
 
@@ -68,8 +68,7 @@ def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str |
     guard = config.guards.verifier if config.guards else None
     seconds = (guard or VerifierLimits()).seconds
     option = VerifierOption(verifiers, seconds, recipe.max_seq_length, recipe.truncated_reward)
-    content = {key: value for key, value in to_json(option).items() if value is not None}
-    return json.dumps(content, separators=(",", ":"))
+    return json.dumps(without_none(to_json(option)), separators=(",", ":"))
 
 
 def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:

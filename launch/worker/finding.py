@@ -166,7 +166,7 @@ class Finding:
     def _is_cure_uncertain(self) -> bool:
         return str(self.cure).startswith(_UNCERTAIN)
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "severity": self.severity,

@@ -41,6 +41,7 @@ from launch.files import write_file
 from launch.table import Table, format_duration, format_measurement
 from launch.terminal import printable
 from launch.worker.finding import Finding
+from launch.worker.json_codec import to_json
 
 FILE = "report.html"
 _FOLDER = Path(__file__).parent
@@ -135,7 +136,7 @@ def _render(
         drawings=[Drawing(chart) for chart in drawn],
         single=single_values,
         always_0=always_0,
-        data=[chart.as_json() for chart in drawn],
+        data=to_json(drawn),
         **content,
     )
     return str(page)

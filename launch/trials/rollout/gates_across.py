@@ -27,6 +27,7 @@ from launch.trials.rollout.gate import (
     warned,
 )
 from launch.worker.finding import Finding
+from launch.worker.json_codec import to_json
 
 
 @gate(
@@ -322,7 +323,7 @@ def gate_json(result: Finding) -> dict[str, Any]:
     """Return a gate's result for the record, with the gate's reason and the source of its limit."""
     gate = next(gate for gate in GATES if gate.id == result.id)
     return {
-        **result.as_json(),
+        **to_json(result),
         "verdict": result.severity,
         "reason": gate.summary,
         "source": gate.source,

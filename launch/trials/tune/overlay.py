@@ -72,7 +72,7 @@ def _overlay_comments(record: TuneRecord, date: str) -> list[str]:
     if record.loss_sentence:
         lines.append(record.loss_sentence)
     lines.append(f"The search is in {record.folder}. Its probes:")
-    table = runs_table(record.verb, record.as_json()["runs"])
+    table = runs_table(record.verb, record.file_content()["runs"])
     return lines + [f"  {line}" for line in table.lines()]
 
 

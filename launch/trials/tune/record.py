@@ -20,6 +20,7 @@ from launch.trials.tune.space import (
     SplitWeighting,
     compare_loss,
 )
+from launch.worker.json_codec import to_json
 
 _LISTED = 40  # predictions in the file
 _REASONS = {
@@ -264,11 +265,12 @@ class TuneRecord(TrialRecord[Probe]):
             return "token"
         return KINDS[self.plan.config.stage.kind].unit
 
-    def contents(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         best = self.best
         lengths = self.workload.lengths
         seconds_used = sum(probe.seconds or 0.0 for probe in self.runs)  # reused probes count too
         return {
+            **super().json_fields(),
             "identity": self.plan.identity,
             "width": str(self.plan.parallel.width),
             "card": self.card,
@@ -297,7 +299,7 @@ class TuneRecord(TrialRecord[Probe]):
 
     def run_json(self, run: Probe) -> dict[str, Any]:
         return {
-            **run.as_json(),
+            **to_json(run),
             "overrides": run.candidate.overrides(),
             "predicted_seconds": run.prediction.seconds,
             "predicted_gib": run.prediction.probe_gib,
