@@ -16,7 +16,7 @@ from launch.trials.measurement import (
     finite,
     relative_difference,
 )
-from launch.trials.rollout import gates
+from launch.trials.rollout import gates, gates_preferences
 from launch.trials.rollout.gate import (
     LOSS_KINDS,
     Gate,
@@ -297,11 +297,11 @@ GATES: tuple[Gate, ...] = (
     gates.all_ranks_step,
     gates.grad_norm_sane,
     gates.loss_falls,
-    gates.first_dpo_loss,
-    gates.reference_cached,
-    gates.reward_accuracy,
-    gates.chosen_above_rejected,
-    gates.margins_finite,
+    gates_preferences.first_dpo_loss,
+    gates_preferences.reference_cached,
+    gates_preferences.reward_accuracy,
+    gates_preferences.chosen_above_rejected,
+    gates_preferences.margins_finite,
     gates.throughput_steady,
     gates.padding,
     same_data,
