@@ -14,7 +14,7 @@ from launch import resources
 from launch.config.guards import VerifierLimits
 from launch.config.kinds import Kind
 from launch.config.origins import Origins
-from launch.config.ranges import VERIFIER_WEIGHT, is_number
+from launch.config.ranges import VERIFIER_WEIGHT
 from launch.config.schema import Launcher, RootConfig
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Width
@@ -165,8 +165,8 @@ def _resolve_verifier(entry: Any, where: str | None, cwd: Path) -> tuple[str, fl
     content = entry if isinstance(entry, Mapping) else {"name": entry}
     name = content.get("name")
     weight = content.get("weight", 1.0)
-    is_weight = is_number(weight) and VERIFIER_WEIGHT.contains(weight)
-    if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
+    has_other_keys = bool(set(content) - {"name", "weight"})
+    if not isinstance(name, str) or has_other_keys or not VERIFIER_WEIGHT.contains(weight):
         message = f"recipe.verifier: {entry!r} is not a verifier"
         cure = (
             "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' with "
