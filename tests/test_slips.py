@@ -24,7 +24,7 @@ from launch.config import compose
 from launch.config.compose import Composed
 from launch.config.line import CommandLine, parse_line
 from launch.errors import EXIT_REFUSED, UserError, ways_of
-from launch.planning.typed_line import VERBS as PLANNED
+from launch.planning.typed_line import PLAN_VERBS as PLANNED
 from launch.worker.finding import Finding
 from tests.messages import outline
 

@@ -18,7 +18,7 @@ from launch.planning.plan import Plan
 from launch.resources import GROUPS
 from launch.worker.finding import Finding, Fix, Way
 
-VERBS = ("run", "plan", "check", "submit")  # the verbs whose line can be planned
+CURED_VERBS = ("run", "plan", "check", "submit")  # the verbs whose line can be planned
 # A part of a cure that names other trainers, which does not help if the key is to be removed.
 _OF_OTHERS = re.compile(r": '\w+' is a flag of .*")
 # problems that a line in the words of other tools has
@@ -75,7 +75,7 @@ def explain_problems(
     problem of any other one a cure that works. `line` is None if it could not be parsed.
     """
     is_of_torchtune = tuple(argv[:2]) == ("tune", "run")  # its own command; `tune` is a verb here
-    is_planned = line is None or line.verb in (*VERBS, "preview") or is_of_torchtune
+    is_planned = line is None or line.verb in (*CURED_VERBS, "preview") or is_of_torchtune
     has_stage = line is None or any(override_key(item) == "stage" for item in line.overrides)
     is_foreign = any(problem.id in _OF_WORDS for problem in problems) or not has_stage
     if is_planned and is_foreign:
@@ -89,7 +89,7 @@ def explain_problems(
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
-    if line.verb not in VERBS:
+    if line.verb not in CURED_VERBS:
         return list(problems)
     if line.sweeps:
         from launch.config.compose import expand_sweep

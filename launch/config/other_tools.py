@@ -23,9 +23,9 @@ from launch.errors import nearest, set_any
 from launch.resources import GROUPS
 from launch.worker.finding import Fix, Way
 
-FILE = Path(__file__).with_name("other_tools.yaml")
+_FILE = Path(__file__).with_name("other_tools.yaml")
 _RECIPE_KEYS = "the keys of the recipe"  # the place of their rows among the others
-TOOLS = ("axolotl", "trl", "llama_factory")
+OTHER_TOOLS = ("axolotl", "trl", "llama_factory")
 # The groups of launch's keys that a name without its group may be a key of.
 _GROUPS = ("recipe", "model", "data", "tracking", "hub")
 
@@ -48,7 +48,7 @@ class OtherToolKey:
     def names(self) -> tuple[str, ...]:
         """Every name that the row answers."""
         names: list[str] = []
-        for tool in TOOLS:
+        for tool in OTHER_TOOLS:
             of_tool = getattr(self, tool)
             if not isinstance(of_tool, str):
                 names += of_tool
@@ -85,7 +85,7 @@ class OtherToolKey:
 
 
 @cache
-def read_sections(file: Path = FILE) -> Mapping[str, Any]:
+def read_sections(file: Path = _FILE) -> Mapping[str, Any]:
     """Read the sections of the file."""
     import yaml  # slow to import; only an answer needs it
 
@@ -94,7 +94,7 @@ def read_sections(file: Path = FILE) -> Mapping[str, Any]:
 
 
 @cache
-def load_table(file: Path = FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
+def load_table(file: Path = _FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
     """Read the rows, and the verb that each word of another tool stands for.
 
     Raises TypeError for an unknown field of a row.
@@ -117,7 +117,7 @@ def _rows_of_recipe() -> list[OtherToolKey]:
     rows = []
     for key, row in KEYS.items():
         if row.other_names:
-            axolotl, trl, llama_factory = (row.names_of(tool) for tool in TOOLS)
+            axolotl, trl, llama_factory = (row.names_of(tool) for tool in OTHER_TOOLS)
             line = OtherToolKey(
                 re.sub(r"[._]", " ", key),
                 here=f"`recipe.{key}`" if axolotl or trl or llama_factory else "",

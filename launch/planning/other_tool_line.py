@@ -13,7 +13,7 @@ from typing import Any
 from launch.config.compose import expand_sweep
 from launch.config.kinds import KINDS
 from launch.config.line import (
-    SCRIPTS,
+    SCRIPT_SUFFIXES,
     CommandLine,
     is_bare_word,
     override_key,
@@ -27,7 +27,7 @@ from launch.planning.build import plan_line
 from launch.planning.files_as_lines import words_of_file
 from launch.planning.other_tool_files import names_in_tool, translate_file
 from launch.planning.other_tool_values import Translation
-from launch.planning.typed_line import VERBS, TypedLine, read_line
+from launch.planning.typed_line import PLAN_VERBS, TypedLine, read_line
 from launch.planning.typed_values import is_sweep
 from launch.worker.finding import Finding, Fix, Way
 
@@ -50,10 +50,12 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     """Return the line that one in the words of other tools is here, as a whole; None for a line in
     launch's own words, of which one may be wrong, and for what is asked of a run.
     """
-    script = next((word for word in argv[:2] if word.endswith(SCRIPTS) and "=" not in word), None)
+    script = next(
+        (word for word in argv[:2] if word.endswith(SCRIPT_SUFFIXES) and "=" not in word), None
+    )
     if script is not None:
         return _answer_to_script(script)
-    if argv and is_bare_word(argv[0]) and is_command(argv[0], VERBS):
+    if argv and is_bare_word(argv[0]) and is_command(argv[0], PLAN_VERBS):
         return None
     typed = read_line(argv)
     return None if "pipeline" in typed.overrides else _answer_to_typed(typed, argv)

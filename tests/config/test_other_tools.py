@@ -16,7 +16,7 @@ from launch.commands.verbs import VISIBLE
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
 from launch.config.other_tools import (
-    TOOLS,
+    OTHER_TOOLS,
     OtherToolKey,
     explain_like,
     explain_name,
@@ -189,7 +189,7 @@ def render_table() -> str:
     """Return the Markdown table of docs/how-to/from-other-tools.md."""
     lines = ["| | here | axolotl | TRL (CLI, 1.16) | LLaMA-Factory |", "|---|---|---|---|---|"]
     for row in load_table()[0]:
-        names = (getattr(row, tool) for tool in TOOLS)
+        names = (getattr(row, tool) for tool in OTHER_TOOLS)
         cells = [
             cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell)
             for cell in names
@@ -210,7 +210,7 @@ def test_the_page_has_the_table(pytestconfig: pytest.Config) -> None:
         page[start:end].splitlines(), table.splitlines(), "page", "rows", lineterm=""
     )
     assert page[start:end] == table, "\n".join(difference)
-    assert len(TOOLS) == 3
+    assert len(OTHER_TOOLS) == 3
 
 
 def test_a_line_needs_no_table_unless_a_name_is_unknown() -> None:

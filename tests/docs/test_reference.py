@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launch.check.machine.rules import RULES
-from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
+from launch.commands.verbs import VERB_GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allow import allowable_ids
 from launch.config.line import format_value
 from launch.execution.guards import GUARDS
@@ -66,7 +66,7 @@ def verbs_page() -> str:
         "",
     ]
     lines += ["```text", overview().rstrip(), "```"]
-    for verb in (verb for group in GROUPS for verb in group if not verb.hidden):
+    for verb in (verb for group in VERB_GROUPS for verb in group if not verb.hidden):
         lines += ["", f"## {verb.name}", "", "```text", help_text(verb).rstrip(), "```"]
     return "\n".join(lines) + "\n"
 

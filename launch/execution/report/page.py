@@ -43,7 +43,7 @@ from launch.terminal import printable
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
-FILE = "report.html"
+PAGE_FILE = "report.html"
 _FOLDER = Path(__file__).parent
 _CHART_SCRIPTS = ("drawing.js", "charts.js")
 _MAX_POINTS = 40_000  # points of all curves of a page, which take about 2 MB
@@ -280,13 +280,15 @@ def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str]
     A problem is only a warning, because the outcome of the run has been recorded.
     """
     try:
-        write_file(folder / FILE, render())
+        write_file(folder / PAGE_FILE, render())
     except KeyboardInterrupt:
         notify("the report was left out: interrupted")
     except Exception as error:
-        notify(f"warning: {folder / FILE} could not be written: {type(error).__name__}: {error}")
+        notify(
+            f"warning: {folder / PAGE_FILE} could not be written: {type(error).__name__}: {error}"
+        )
     else:
-        notify(f"report: {folder / FILE}")
+        notify(f"report: {folder / PAGE_FILE}")
 
 
 def save_page(path: Path, page: str) -> None:

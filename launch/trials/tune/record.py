@@ -15,7 +15,7 @@ from launch.trials.record import State, TrialRecord, seconds_left
 from launch.trials.tune.predict import Prediction, Probe, Workload, is_final, judge_probe
 from launch.trials.tune.search import Estimate, Stop, correct_predictions, find_fastest
 from launch.trials.tune.space import (
-    KEYS,
+    SEARCHED_KEYS,
     Space,
     SplitWeighting,
     compare_loss,
@@ -256,7 +256,7 @@ class TuneRecord(TrialRecord[Probe]):
             if compare_loss(candidate, base, self.plan) == SplitWeighting.micro_batches:
                 name = differing[0]
                 values[name] = getattr(base, name)
-        return [f"{KEYS[name]}={format_value(value)}" for name, value in values.items()]
+        return [f"{SEARCHED_KEYS[name]}={format_value(value)}" for name, value in values.items()]
 
     @property
     def _loss_unit(self) -> str:
