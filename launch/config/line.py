@@ -210,7 +210,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     known_verb = explain_verb(word)
     stage = None if known_verb else explain_value("stage", word)
     if stage:
-        command = shlex.join(["launch", str(stage.ways[0]), *rest])
+        command = shlex.join(["launch", str(stage.actions[0]), *rest])
         cure = Fix.of("a stage is set as a key: {0}", f"$ {command}")
         return Finding.error("unknown_verb", f"'{word}' is not a command", cure=cure)
     typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))

@@ -21,7 +21,7 @@ from typing import Any
 
 from launch.errors import nearest, set_any
 from launch.resources import GROUPS
-from launch.worker.finding import Fix, Way
+from launch.worker.finding import Action, Fix
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
 _RECIPE_KEYS = "the keys of the recipe"  # the place of their rows among the others
@@ -136,8 +136,8 @@ def replacing(name: str, *overrides: str, sentence: str = "") -> Fix:
     does not have.
     """
     cure = set_any(*overrides)
-    ways = [Way(way.sets, name) for way in cure.ways]
-    return Fix.of(sentence or cure.sentence, *ways)
+    actions = [Action(action.sets, name) for action in cure.actions]
+    return Fix.of(sentence or cure.sentence, *actions)
 
 
 def explain_value(key: str, value: str) -> Fix | None:
@@ -165,9 +165,9 @@ def explain_like(name: str, value: str | None) -> Fix | None:
     last_part = name.rpartition(".")[2]
     near = nearest(_plain(last_part), known, limit=1, cutoff=0.85)
     cure = explain_name(near[0], value) if near else None
-    if cure is None or not any(way.sets for way in cure.ways):
+    if cure is None or not any(action.sets for action in cure.actions):
         return None
-    overrides = [str(way) for way in cure.ways]
+    overrides = [str(action) for action in cure.actions]
     sentence = f"did you mean '{cure.sentence.removeprefix('set ')}'?"
     return replacing(name, *overrides, sentence=sentence)
 
@@ -200,7 +200,7 @@ def explain_name(name: str, value: str | None) -> Fix | None:
     if key is not None and _may_mean(key, parts) and not (row and row.of_value(value)):
         meant = explain_value(key, value) if value else None
         if meant is not None:
-            return replacing(name, *map(str, meant.ways))
+            return replacing(name, *map(str, meant.actions))
         return replacing(name, f"{key}={value or 'VALUE'}")
     return row.answer(name, value) if row else None
 
@@ -293,7 +293,7 @@ def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
         return None
     names, options = _read_rest(rest)
     repository = next((name for name in names[1:] if re.fullmatch(r"[\w.-]+/[\w.-]+", name)), None)
-    ways: list[str] = []
+    actions: list[str] = []
 
     def place(match: re.Match[str]) -> str:
         command = _COMMANDS[match[1]]
@@ -305,10 +305,10 @@ def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
             command = command.replace("OWNER/NAME", repository)
         for name, value in options.items():
             command = command.replace(f"<{name}>", value)
-        ways.append("$ " + _fill(re.sub(r" [\w.]+=<[a-z_]+>", "", command)))
-        return f"{{{len(ways) - 1}}}"
+        actions.append("$ " + _fill(re.sub(r" [\w.]+=<[a-z_]+>", "", command)))
+        return f"{{{len(actions) - 1}}}"
 
-    return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *ways)
+    return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *actions)
 
 
 def _fill(command: str) -> str:

@@ -341,7 +341,7 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
     if t.tool == LINE and name in _SAME_IN_A_LINE:
         change = None
     cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
-    sets = cure.ways[0].sets if cure and cure.ways and cure.ways[0].is_exact else ()
+    sets = cure.actions[0].sets if cure and cure.actions and cure.actions[0].is_exact else ()
     is_flag = any(item.startswith("flags.") for item in sets)
     removal = cure.sentence if cure and cure.sentence.startswith(_REMOVAL) else ""
     if sets and not is_flag and change is None:

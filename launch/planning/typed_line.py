@@ -188,7 +188,7 @@ def _take_method(typed: TypedLine, word: str) -> bool:
     if methods:
         typed.method = methods[0]
     elif stage is not None:
-        typed.method = str(stage.ways[0]).removeprefix("stage=").removeprefix("lora_")
+        typed.method = str(stage.actions[0]).removeprefix("stage=").removeprefix("lora_")
     return bool(methods or stage or has_adapter)
 
 
@@ -332,7 +332,7 @@ def _take_ranks(typed: TypedLine, key: str, value: str) -> None:
         return
     meant = explain_value(key, value)
     if meant is not None:
-        typed.overrides[key] = str(meant.ways[0]).partition("=")[2]
+        typed.overrides[key] = str(meant.actions[0]).partition("=")[2]
     elif re.fullmatch(r"\d(,\d)+", value):
         typed.overrides[key] = str(len(value.split(",")))
     else:
@@ -347,8 +347,8 @@ def _own_value(key: str, value: str) -> str:
         _take_ranks(ranks, key, value)
         return ranks.overrides[key]
     meant = explain_value(key, value)
-    if meant is not None and meant.ways[0].sets:
-        changed_key, _, changed = meant.ways[0].sets[0].partition("=")
+    if meant is not None and meant.actions[0].sets:
+        changed_key, _, changed = meant.actions[0].sets[0].partition("=")
         return changed if changed_key == key else value
     return value
 

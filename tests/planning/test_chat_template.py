@@ -11,7 +11,7 @@ import pytest
 
 from launch import resources
 from launch.api.plan_facts import plan_facts
-from launch.errors import UserError, ways_of
+from launch.errors import UserError, actions_of
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
@@ -210,9 +210,9 @@ def test_a_template_without_marks_is_refused_where_masks_need_them(tmp_path: Pat
         problem = find_problem(*SFT, f"recipe.chat_template={template}", cwd=tmp_path)
         assert problem.id == "no_generation_marks"
         assert problem.where == "override recipe.chat_template"
-        ways = [str(way) for way in ways_of(problem.cure)]
-        assert ways == ["trainer=finetune", "flags.assistant_only_loss=false"]
-    for more in (ways[:1], [SFT[1], ways[1]]):
+        actions = [str(action) for action in actions_of(problem.cure)]
+        assert actions == ["trainer=finetune", "flags.assistant_only_loss=false"]
+    for more in (actions[:1], [SFT[1], actions[1]]):
         build_plan(composed("stage=sft", "recipe.chat_template=llama3_1", *more), fixed_machine())
     (tmp_path / "mine.jinja").write_text("{% generation %}{% endgeneration %}", encoding="utf-8")
     build_plan(composed(*SFT, "recipe.chat_template=mine.jinja"), fixed_machine(tmp_path))

@@ -10,7 +10,7 @@ import pytest
 
 from launch.api.plan_facts import plan_facts
 from launch.config.line import override_key
-from launch.errors import ways_of
+from launch.errors import actions_of
 from launch.worker.json_codec import to_json
 from tests.conftest import planned, problem
 
@@ -113,7 +113,7 @@ def test_a_loss_that_depends_on_the_split_is_warned_of(
     overrides: tuple[str, ...], cure: str
 ) -> None:
     [warning] = [found for found in planned(*overrides).warnings if found.id in CHECKED]
-    assert " ".join(ways_of(warning.cure)[0].sets) == cure
+    assert " ".join(actions_of(warning.cure)[0].sets) == cure
     cured = {override_key(override): override for override in (*overrides, *cure.split())}
     assert warned(*cured.values()) == []
 
