@@ -33,8 +33,8 @@ class PairSide:
     changed_answer: tuple[str, ...] = ()
     dropped_fields: tuple[str, ...] = ()  # of the messages: `reasoning_content`
     has_null_keys: bool = False  # whether tools or their calls have keys with a null
-    # of a chat with several answers, before truncation: the number of the message that each run of
-    # tokens with loss is; None for a run that is no answer
+    # For a chat with several answers, before truncation: the number of the message that each
+    # sequence of tokens with loss belongs to; None for a sequence that is not an answer.
     learnt: tuple[int | None, ...] | None = None
     only_learnt_cut: bool = False  # whether one answer is learnt of several, and is cut off
 

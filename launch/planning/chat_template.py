@@ -65,8 +65,8 @@ class ChatTemplate:
 def find_template(
     config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str], finder: TemplateFinder
 ) -> ChatTemplate | None:
-    """Return the chat template that recipe.chat_template names; None if it is not set, or names the
-    tokenizer's own in a way that the trainer does not know.
+    """Return the chat template that recipe.chat_template names; None if it is not set, or if it
+    stands for the tokenizer's own template under a name that the trainer does not know.
 
     `upstream` are the names that open-instruct's trainers have. Raises UserError: unknown_name.
     """

@@ -48,7 +48,7 @@ class Plan:
     stage: str
     name: str  # of the run's folder
     identity: str
-    # the identity without the width; None if the run can't go on at another width
+    # the identity without the width; None if the run cannot be resumed at another width
     training_identity: str | None
     config: RootConfig
     # the configuration as plain data, which the run folder records as config.yaml
@@ -122,7 +122,7 @@ class Plan:
 
     @property
     def width_obstacle(self) -> str | None:
-        """Why the run can't go on at another width; None if it can."""
+        """Why the run cannot be resumed at another width; None if it can."""
         return find_obstacle(self.config, self.parallel, self.batch, values_of(self.flags))
 
     @property

@@ -103,8 +103,8 @@ def _render(
     **content: Any,
 ) -> str:
     """Return a page: its head, its style and its scripts, its charts, and the rest of its content.
-    `kinds` has the kind of each run's stage, `marks` the steps after which a run went on at another
-    width.
+    `kinds` has the kind of each run's stage, `marks` the steps after which a run was resumed at
+    another width.
 
     The page's content security policy allows these scripts and nothing else.
     """
