@@ -21,7 +21,8 @@ from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.data.samples import TokenizedSamples, find_sample_problems
+from launch.data.sample_problems import find_sample_problems
+from launch.data.samples import TokenizedSamples
 from launch.data.structure import read_structure
 from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
