@@ -23,6 +23,7 @@ from launch.worker.evidence import (
     TOO_SHORT,
     UNPROVEN,
     Evidence,
+    unmet_evidence,
 )
 from launch.worker.finding import Finding
 
@@ -162,19 +163,6 @@ def unmet_settings(items: Iterable[Evidence], allow: Collection[str]) -> list[Fi
         if finding is not None and item.how not in (_NO_INSPECTOR, _OVERRIDDEN):
             failures.append(finding)
     return failures
-
-
-def unmet_evidence(items: Iterable[Evidence], allow: Collection[str]) -> list[Evidence]:
-    """Return the requested settings that are refuted or unproven and that `allow` does not accept.
-
-    Settings that so short a run cannot show are left out.
-    """
-    unmet = []
-    for item in items:
-        finding = item.finding(allow)
-        if finding is not None and finding.stops:
-            unmet.append(item)
-    return unmet
 
 
 def evidence_table(items: Sequence[Evidence], *, is_whole: bool = False) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from launch.config.schema import Device
 from launch.config.trials import GradNormGate
 from launch.execution.guards import describe_non_finite
-from launch.execution.record.evidence import unmet_evidence
 from launch.trials.measurement import (
     HOST_MEMORY,
     OUT_OF_MEMORY,
@@ -21,7 +20,7 @@ from launch.trials.measurement import (
     second_half_ratio,
 )
 from launch.trials.rollout.gate import LOSS_KINDS, GateCase, failed, gate, passed, warned
-from launch.worker.evidence import PROVEN, REFUTED, Evidence
+from launch.worker.evidence import PROVEN, REFUTED, Evidence, unmet_evidence
 from launch.worker.finding import Finding
 
 

@@ -128,3 +128,16 @@ def judge_all(evidence: Iterable[Evidence], requested: Mapping[str, str]) -> lis
         if result.verdict or result.value is not None:
             judged.append(result)
     return judged
+
+
+def unmet_evidence(items: Iterable[Evidence], allow: Collection[str]) -> list[Evidence]:
+    """Return the requested settings that are refuted or unproven and that `allow` does not accept.
+
+    Settings that so short a run cannot show are left out.
+    """
+    unmet = []
+    for item in items:
+        finding = item.finding(allow)
+        if finding is not None and finding.stops:
+            unmet.append(item)
+    return unmet
