@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 EXIT_DONE = 0
 EXIT_FAILED = 1  # the run failed
@@ -16,15 +16,15 @@ EXIT_STOPPED = 3  # a guard, a gate or unmet evidence stopped it, or a width was
 EXIT_INTERRUPTED = 130
 
 
-def set_any(*ways: str) -> Fix:
+def set_any(*actions: str) -> Fix:
     """Return the cure `set A or B or C`."""
-    placeholders = [f"{{{index}}}" for index in range(len(ways))]
-    return Fix.of(f"set {' or '.join(placeholders)}", *ways)
+    placeholders = [f"{{{index}}}" for index in range(len(actions))]
+    return Fix.of(f"set {' or '.join(placeholders)}", *actions)
 
 
-def ways_of(cure: Fix | None) -> tuple[Way, ...]:
-    """Return the ways out that a cure names; () for one in words alone."""
-    return cure.ways if cure else ()
+def actions_of(cure: Fix | None) -> tuple[Action, ...]:
+    """Return the actions of a cure; () for one that is a sentence alone."""
+    return cure.actions if cure else ()
 
 
 class UserError(Exception):

@@ -1,4 +1,4 @@
-"""Finds how far a secret goes on over lines: YAML's scalars and lists, and maps of secrets.
+"""Finds where a secret of several lines ends: YAML's scalars and lists, and maps of secrets.
 
 Everything here begins with the name of a secret, at `start` in the data.
 """

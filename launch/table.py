@@ -70,7 +70,7 @@ class Table:
         >>> Table("", [("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)]).lines()
         ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
         """
-        # a recorded text with a line break is one row all the same
+        # A recorded text with a line break stays one row.
         table: list[Sequence[str]] = [tuple(map(join_lines, row or ())) for row in self.rows]
         columns = zip(*(row for row in table if len(row) > 1), strict=True)
         widths = [min(max(map(len, column)), widest or sys.maxsize) for column in columns]

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from launch.upstream.schema import Field, Schema
+from launch.worker.json_codec import without_none
 
 _SAME_SUBJECT = 0.55  # help texts of this similarity or more describe the same thing
 _SAME_SENTENCE = 0.85  # help texts of this similarity or more are the same sentence
@@ -29,9 +30,9 @@ class FlagChange:
     new: Any = None
     proposed: bool | None = None  # a rename that only the similarity of the two flags suggests
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """Return what is set, as an entry of the ledger has it."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return without_none(vars(self))
 
 
 def compare_schemas(

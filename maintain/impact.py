@@ -16,7 +16,7 @@ from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, refusal
 from launch.host.interpreter import package_folders
 from launch.resources import CONFIGS
-from launch.rules.table import FILE as TABLE
+from launch.rules.table import TABLE_FILE as TABLE
 from launch.rules.table import table
 from launch.upstream.capture.start import capture_schema
 from launch.upstream.help_text import read_help

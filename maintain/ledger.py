@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.worker.json_codec import to_json
 from maintain.commit import Commit, ancestors, find_commit, last_change
 from maintain.compare import FlagChange
 
@@ -67,7 +68,7 @@ def _new_entry(
 ) -> dict[str, Any]:
     """Return the entry of a change, which has no trainers yet."""
     entry: dict[str, Any] = {
-        **change.as_json(),
+        **to_json(change),
         "commit": made_by.id,
         "date": made_by.date,
         "pull_request": made_by.pull_request,

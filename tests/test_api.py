@@ -91,7 +91,7 @@ def test_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert planned.flags["learning_rate"].value == 5e-6
     assert planned.batch.global_ == 128 and planned.command[-2:] and planned.env
-    assert planned.memory is not None and planned.memory.as_json() and planned.tokens is None
+    assert planned.memory is not None and to_json(planned.memory) and planned.tokens is None
     assert planned.folder.parent == tmp_path / "runs" / "sft"
     assert planned.as_json()["batch"] == to_json(planned.batch)
     with pytest.raises(UserError) as refused:

@@ -17,11 +17,11 @@ import pytest
 
 from launch.api.cures import (
     _is_dead_end,
-    apply_way,
+    apply_action,
     changed_keys,
     check_advice,
     check_cures,
-    exact_ways,
+    exact_actions,
     explain_problems,
     keys_of,
 )
@@ -29,8 +29,8 @@ from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS, help_text
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
-from launch.errors import UserError, ways_of
-from launch.worker.finding import Finding, Fix, Way
+from launch.errors import UserError, actions_of
+from launch.worker.finding import Action, Finding, Fix
 from tests.paths import ROOT
 from tests.thorough import mark_others
 
@@ -86,18 +86,20 @@ def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
     followed, dead = 0, list[tuple[object, ...]]()
     problems, warnings = outcome_of(line)
     for problem in [*check_cures(line, problems), *warnings]:
-        ways = exact_ways(problem.cure)
-        assert len({key for way in ways for key in keys_of(way)}) <= 3, problem
-        for way in ways:
+        actions = exact_actions(problem.cure)
+        assert len({key for action in actions for key in keys_of(action)}) <= 3, problem
+        for action in actions:
             followed += 1
-            after, warnings_after = outcome_of(apply_way(way, line))
+            after, warnings_after = outcome_of(apply_action(action, line))
             same = any((other.id, other.where) == (problem.id, problem.where) for other in after)
             same = same and not (
-                way.removes and problem.message not in {other.message for other in after}
+                action.removes and problem.message not in {other.message for other in after}
             )
             same |= problem in warnings_after
-            keys = {key for other in after for back in ways_of(other.cure) for key in keys_of(back)}
-            changed = changed_keys(way)
+            keys = {
+                key for other in after for back in actions_of(other.cure) for key in keys_of(back)
+            }
+            changed = changed_keys(action)
             about = [other for other in after if any(key in str(other) for key in changed)]
             if same or (about and keys and keys <= changed):
                 dead.append((line.argv, str(problem), [str(other) for other in after]))
@@ -121,15 +123,19 @@ def test_no_cure_leads_back(trainer: str) -> None:
 def test_a_cure_is_its_ways_and_the_sentence_that_names_them() -> None:
     cure = Fix.of("set {0} or {1}, or remove {2}", "a.b=1 c=[x, y]", "name=NAME", "~d")
     assert str(cure) == "set a.b=1 c=[x, y] or name=NAME, or remove d"
-    assert cure.ways == (Way(("a.b=1", "c=[x, y]")), Way(("name=NAME",)), Way(removes="d"))
-    assert exact_ways(cure) == [cure.ways[0], cure.ways[2]]
-    assert ways_of(Fix("`launch stage=demo name=x` continues it")) == ways_of(None) == ()
+    assert cure.actions == (
+        Action(("a.b=1", "c=[x, y]")),
+        Action(("name=NAME",)),
+        Action(removes="d"),
+    )
+    assert exact_actions(cure) == [cure.actions[0], cure.actions[2]]
+    assert actions_of(Fix("`launch stage=demo name=x` continues it")) == actions_of(None) == ()
 
 
 def test_a_way_replaces_what_it_is_set_for_and_an_option_with_its_value() -> None:
     line = plan_line("stage=sft", "--lora-r", "8", "name=x", "recipe.epochs=1")
-    way = Way(("recipe.lora.rank=8", "recipe.epochs=2"), removes="--lora-r")
-    assert apply_way(way, line).argv == (
+    action = Action(("recipe.lora.rank=8", "recipe.epochs=2"), removes="--lora-r")
+    assert apply_action(action, line).argv == (
         "stage=sft",
         "name=x",
         "recipe.lora.rank=8",
@@ -239,7 +245,7 @@ def test_an_override_is_removed_if_the_stage_plans_without_it(
 ) -> None:
     key = override.partition("=")[0]
     line = plan_line("stage=sft", "gpus=8", *OLMO_CORE, "recipe.packing=bins")
-    line = apply_way(Way((override,)), line)
+    line = apply_action(Action((override,)), line)
     advice = Finding.error("x", "m", f"override {key}", Fix.of("set {0}", "gpus=banana"))
     [checked] = check_cures(line, [advice])
     assert (str(checked.cure).partition(":")[0] if checked.cure else None) == cure
@@ -257,8 +263,8 @@ def test_an_override_is_removed_if_the_stage_plans_without_it(
 def test_a_problem_of_a_longer_name_is_not_about_the_key(message: str, is_dead_end: bool) -> None:
     before = Finding.error("x", "m", "override recipe.loss")
     after = Finding.error("y", message)
-    for way in (Way(removes="recipe.loss"), Way(("recipe.loss=dpo",))):
-        assert _is_dead_end(after, before, way) is is_dead_end
+    for action in (Action(removes="recipe.loss"), Action(("recipe.loss=dpo",))):
+        assert _is_dead_end(after, before, action) is is_dead_end
 
 
 def test_other_verbs_and_cures_in_words_stay() -> None:
@@ -268,9 +274,9 @@ def test_other_verbs_and_cures_in_words_stay() -> None:
     [problem] = check_cures(
         plan_line("stage=sft", "lora_r=8"), problems_of(plan_line("stage=sft", "lora_r=8"))
     )
-    assert (problem.id, exact_ways(problem.cure)) == (
+    assert (problem.id, exact_actions(problem.cure)) == (
         "unknown_key",
-        [Way(("recipe.lora.rank=8",), removes="lora_r")],
+        [Action(("recipe.lora.rank=8",), removes="lora_r")],
     )
     assert check_cures(CommandLine("rollout", False, ("stage=sft",)), [other]) == [other]
     assert check_cures(plan_line("stage=sft"), [other])[0].cure is None
@@ -309,7 +315,7 @@ def test_what_would_fit_a_gpu_plans(argv: tuple[str, ...]) -> None:
     line = plan_line(*argv)
     memory = plan_composed(compose_once(line)).memory
     assert memory is not None and memory.remedy is not None
-    assert problems_of(apply_way(Way.parse(str(memory.remedy)), line)) == ()
+    assert problems_of(apply_action(Action.parse(str(memory.remedy)), line)) == ()
 
 
 COMMAND = re.compile(r"(?:`|^\$ )(?:python -m |\{[^}]*\} -m )?launch ([a-z]\w*)\b(?!=)([^`]*)")
@@ -396,8 +402,8 @@ def test_every_file_that_is_named_exists() -> None:
 def test_a_command_is_a_way_that_is_not_planned() -> None:
     cure = Fix.of("{0}, or set {1}", "$ export CUDA_VISIBLE_DEVICES=0,1", "gpus=2")
     assert str(cure) == "`export CUDA_VISIBLE_DEVICES=0,1`, or set gpus=2"
-    assert [(way.runs, way.is_exact) for way in cure.ways] == [
+    assert [(action.runs, action.is_exact) for action in cure.actions] == [
         ("export CUDA_VISIBLE_DEVICES=0,1", False),
         (None, True),
     ]
-    assert exact_ways(cure) == [cure.ways[1]]
+    assert exact_actions(cure) == [cure.actions[1]]

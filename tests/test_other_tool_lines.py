@@ -20,7 +20,7 @@ from launch.config.compose import expand_sweep
 from launch.config.line import parse_line
 from launch.errors import EXIT_REFUSED, UserError
 from launch.planning.build import plan_line
-from launch.planning.typed_line import VERBS as PLANNED
+from launch.planning.typed_line import PLAN_VERBS as PLANNED
 from launch.planning.typed_line import read_line
 from tests.other_tool_lines.folder import MODEL, write_folder
 

@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from launch.__main__ import main
-from launch.api.cures import apply_way, exact_ways, explain_problems
+from launch.api.cures import apply_action, exact_actions, explain_problems
 from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS
 from launch.config import compose
 from launch.config.compose import Composed
 from launch.config.line import CommandLine, parse_line
-from launch.errors import EXIT_REFUSED, UserError, ways_of
-from launch.planning.typed_line import VERBS as PLANNED
+from launch.errors import EXIT_REFUSED, UserError, actions_of
+from launch.planning.typed_line import PLAN_VERBS as PLANNED
 from launch.worker.finding import Finding
 from tests.messages import outline
 
@@ -82,10 +82,12 @@ def follow(text: str) -> str:
         problems = error.problems
     problem = explain_problems(arguments, line, problems)[0]
     if problem.id == "other_tool":
-        commands = [shlex.split(str(way.runs))[1:] for way in ways_of(problem.cure)[:1]]
+        commands = [shlex.split(str(action.runs))[1:] for action in actions_of(problem.cure)[:1]]
         advised = [parse_line(words, list(VERBS)) for words in commands if words[0] in PLANNED]
     else:
-        advised = [apply_way(way, line) for way in exact_ways(problem.cure)] if line else []
+        advised = (
+            [apply_action(action, line) for action in exact_actions(problem.cure)] if line else []
+        )
     results = dict.fromkeys(
         after[0].id if (after := problems_of(changed)) else "plans" for changed in advised
     )

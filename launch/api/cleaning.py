@@ -28,7 +28,6 @@ from launch.planning.find_runs import find_runs, resolve_run, run_name
 from launch.resources import GROUPS, config_roots
 from launch.slurm.jobs import find_job_folders
 from launch.table import Column, Table, format_bytes
-from launch.worker.json_codec import versioned
 
 # {folder of the cache whose subfolders can be made again: how they are made again}
 _CACHES = {
@@ -74,14 +73,14 @@ class Cleaning:
             lines.append(f"kept: {_relative(path, self.runs)}: {reason}")
         return lines
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         items = []
         for item in self.removable:
             removed = item.path in self.removed
             row = {"path": item.path, "bytes": item.size, "reason": item.reason, "removed": removed}
             items.append(row)
         kept = [{"path": path, "reason": reason} for path, reason in self.kept]
-        return versioned({"runs": self.runs, "bytes": self.size, "items": items, "kept": kept})
+        return {"runs": self.runs, "bytes": self.size, "items": items, "kept": kept}
 
 
 def _relative(path: Path, runs: Path) -> str:

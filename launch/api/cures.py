@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from launch.config.line import CommandLine, override_key
-from launch.errors import UserError, ways_of
+from launch.errors import UserError, actions_of
 from launch.planning.plan import Plan
 from launch.resources import GROUPS
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
-VERBS = ("run", "plan", "check", "submit")  # the verbs whose line can be planned
+CURED_VERBS = ("run", "plan", "check", "submit")  # the verbs whose line can be planned
 # A part of a cure that names other trainers, which does not help if the key is to be removed.
 _OF_OTHERS = re.compile(r": '\w+' is a flag of .*")
 # problems that a line in the words of other tools has
@@ -30,18 +30,17 @@ _OF_WORDS = frozenset(
         *("unknown_data", "other_tool", "no_global_header"),
     )
 )
-_SECONDS = (
-    6.0  # time limit for all of a line's cures; a plan takes 0.1 s, on a busy machine a second
-)
+# The time limit for all of a line's cures; a plan takes 0.1 s, and on a busy machine a second.
+_SECONDS = 6.0
 
 
-def apply_way(way: Way, line: CommandLine) -> CommandLine:
+def apply_action(action: Action, line: CommandLine) -> CommandLine:
     """Return the line that follows the advice.
 
     The keys that it sets, and what it removes, are dropped first; an option is dropped with its
     value.
     """
-    dropped_keys = changed_keys(way)
+    dropped_keys = changed_keys(action)
     kept: list[str] = []
     follows_dropped_option = False
     for argument in line.argv:
@@ -53,22 +52,22 @@ def apply_way(way: Way, line: CommandLine) -> CommandLine:
         if not is_dropped and not is_option_value:
             kept.append(argument)
         follows_dropped_option = is_dropped and is_option and not has_value
-    return replace(line, argv=(*kept, *way.sets), verb="plan")
+    return replace(line, argv=(*kept, *action.sets), verb="plan")
 
 
-def keys_of(way: Way) -> set[str]:
-    """Return the keys of the overrides that a way sets."""
-    return {override_key(override) for override in way.sets}
+def keys_of(action: Action) -> set[str]:
+    """Return the keys of the overrides that an action sets."""
+    return {override_key(override) for override in action.sets}
 
 
-def changed_keys(way: Way) -> set[str]:
-    """Return the keys and options that a way sets or removes."""
-    return keys_of(way) | {way.removes} if way.removes else keys_of(way)
+def changed_keys(action: Action) -> set[str]:
+    """Return the keys and options that an action sets or removes."""
+    return keys_of(action) | {action.removes} if action.removes else keys_of(action)
 
 
-def exact_ways(cure: Fix | None) -> list[Way]:
-    """Return the ways of a cure that leave no value to the reader."""
-    return [way for way in ways_of(cure) if way.is_exact]
+def exact_actions(cure: Fix | None) -> list[Action]:
+    """Return the actions of a cure that need no value from the reader."""
+    return [action for action in actions_of(cure) if action.is_exact]
 
 
 def explain_problems(
@@ -78,7 +77,7 @@ def explain_problems(
     problem of any other one a cure that works. `line` is None if it could not be parsed.
     """
     is_of_torchtune = tuple(argv[:2]) == ("tune", "run")  # its own command; `tune` is a verb here
-    is_planned = line is None or line.verb in (*VERBS, "preview") or is_of_torchtune
+    is_planned = line is None or line.verb in (*CURED_VERBS, "preview") or is_of_torchtune
     has_stage = line is None or any(override_key(item) == "stage" for item in line.overrides)
     is_foreign = any(problem.id in _OF_WORDS for problem in problems) or not has_stage
     if is_planned and is_foreign:
@@ -87,9 +86,9 @@ def explain_problems(
         whole = answer_line(argv)
         if whole is not None:
             return [whole]
-    if line is None and argv and argv[0] in VERBS:
+    if line is None and argv and argv[0] in CURED_VERBS:
         line = CommandLine(argv[0], False, tuple(argv[1:]))  # an option of it is unknown
-    if line is None or line.verb not in VERBS:
+    if line is None or line.verb not in CURED_VERBS:
         return list(problems)
     end = time.monotonic() + _SECONDS
     checked = _check(line, problems, end)
@@ -98,7 +97,7 @@ def explain_problems(
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
-    if line.verb not in VERBS:
+    if line.verb not in CURED_VERBS:
         return list(problems)
     return _check(line, problems, time.monotonic() + _SECONDS)
 
@@ -123,10 +122,10 @@ def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) ->
     known = {(problem.id, problem.where) for problem in problems}
     while problems and time.monotonic() < end:
         for problem in problems:
-            ways = exact_ways(problem.cure)
-            if not ways:
+            actions = exact_actions(problem.cure)
+            if not actions:
                 return found
-            line = replace(apply_way(ways[0], line), verb=line.verb)
+            line = replace(apply_action(actions[0], line), verb=line.verb)
         after = _find_problems(line)
         if any((problem.id, problem.where) in known for problem in after):
             return found
@@ -159,55 +158,57 @@ def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:
 
 
 def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Finding:
-    """Return the problem with the ways that work; none is tried after `end` (time.monotonic)."""
-    ways = exact_ways(problem.cure)
-    obstacles: dict[Way, str | None] = {}
-    for way in ways:
+    """Return the problem with the actions that work; none is tried after `end` (time.monotonic)."""
+    actions = exact_actions(problem.cure)
+    obstacles: dict[Action, str | None] = {}
+    for action in actions:
         is_late = time.monotonic() > end
-        obstacles[way] = None if is_late else _find_obstacle(line, problem, way)
-    working = [way for way in ways if obstacles[way] is None]
-    if len(working) == len(ways):
+        obstacles[action] = None if is_late else _find_obstacle(line, problem, action)
+    working = [action for action in actions if obstacles[action] is None]
+    if len(working) == len(actions):
         return _with_needed_keys(line, problem, end)
     if working:
         parts = []
-        for index, way in enumerate(working):
-            action = "set" if way.sets else "remove"
-            parts.append(f"{action} {{{index}}}")
+        for index, action in enumerate(working):
+            verb = "set" if action.sets else "remove"
+            parts.append(f"{verb} {{{index}}}")
         return replace(problem, cure=Fix.of(", or ".join(parts), *working))
-    return _with_removal(line, problem, ways[0], obstacles[ways[0]])
+    return _with_removal(line, problem, actions[0], obstacles[actions[0]])
 
 
 def _with_needed_keys(line: CommandLine, problem: Finding, end: float) -> Finding:
-    """Return the problem with ways that set what their own keys need, too: the quantization of LoRA
-    needs a rank.
+    """Return the problem with actions that set what their own keys need, too: the quantization of
+    LoRA needs a rank.
     """
     if problem.cure is None:
         return problem
-    ways = []
-    for way in problem.cure.ways:
-        is_tried = way.is_exact and way.sets and time.monotonic() < end
-        ways.append(_add_needed_keys(line, way) if is_tried else way)
-    return replace(problem, cure=replace(problem.cure, ways=tuple(ways)))
+    actions = []
+    for action in problem.cure.actions:
+        is_tried = action.is_exact and action.sets and time.monotonic() < end
+        actions.append(_add_needed_keys(line, action) if is_tried else action)
+    return replace(problem, cure=replace(problem.cure, actions=tuple(actions)))
 
 
-def _add_needed_keys(line: CommandLine, way: Way) -> Way:
-    for after in _find_problems(apply_way(way, line)):
-        is_about_it = any(override_key(after.where or "").endswith(key) for key in keys_of(way))
-        needed = exact_ways(after.cure)
-        if not is_about_it or not needed or needed[0].removes or keys_of(needed[0]) & keys_of(way):
-            continue
-        return replace(way, sets=(*needed[0].sets, *way.sets))
-    return way
+def _add_needed_keys(line: CommandLine, action: Action) -> Action:
+    keys = keys_of(action)
+    for after in _find_problems(apply_action(action, line)):
+        is_about_it = any(override_key(after.where or "").endswith(key) for key in keys)
+        needed = exact_actions(after.cure)
+        if is_about_it and needed and not needed[0].removes and not keys_of(needed[0]) & keys:
+            return replace(action, sets=(*needed[0].sets, *action.sets))
+    return action
 
 
-def _with_removal(line: CommandLine, problem: Finding, way: Way, obstacle: str | None) -> Finding:
+def _with_removal(
+    line: CommandLine, problem: Finding, action: Action, obstacle: str | None
+) -> Finding:
     """Return the problem with the advice to remove its override, or with none if that fails, too.
 
-    `obstacle` is why its own way does not work.
+    `obstacle` is why its own action does not work.
     """
-    key = way.removes or (problem.where or "").removeprefix("override ")
-    removal = Way(removes=key)
-    is_set = key not in GROUPS and apply_way(removal, line).argv != line.argv
+    key = action.removes or (problem.where or "").removeprefix("override ")
+    removal = Action(removes=key)
+    is_set = key not in GROUPS and apply_action(removal, line).argv != line.argv
     if not is_set or _find_obstacle(line, problem, removal) is not None:
         return replace(problem, cure=None)
     is_guess = str(problem.cure).startswith("did you mean")
@@ -217,16 +218,16 @@ def _with_removal(line: CommandLine, problem: Finding, way: Way, obstacle: str |
     return replace(problem, cure=Fix.of(f"remove {{0}}{reason}", removal))
 
 
-def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
-    """Return why a way leads back to where it started; None if its line works.
+def _find_obstacle(line: CommandLine, problem: Finding, action: Action) -> str | None:
+    """Return why an action leads back to the same problem; None if its line works.
 
     A line that meets another problem counts as working, unless the cure of that problem reverts the
-    way.
+    action.
     """
     from launch.config.compose import compose_once
     from launch.slurm.cluster import plan_with_cluster
 
-    advised = apply_way(way, line)
+    advised = apply_action(action, line)
     try:
         if advised.is_pipeline:
             from launch.pipelines.links import plan_pipeline
@@ -236,22 +237,23 @@ def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
             return problem.message
     except UserError as error:
         for after in error.problems:
-            if _is_dead_end(after, problem, way):
+            if _is_dead_end(after, problem, action):
                 return after.message
     return None
 
 
-def _is_dead_end(after: Finding, problem: Finding, way: Way) -> bool:
-    """Whether the problem `after` a way is the same one, or advises to revert the way."""
+def _is_dead_end(after: Finding, problem: Finding, action: Action) -> bool:
+    """Whether the problem `after` an action is the same one, or advises to revert the action."""
     is_same_place = after.id == problem.id and after.where == problem.where
-    if is_same_place and (not way.removes or after.message == problem.message):
+    if is_same_place and (not action.removes or after.message == problem.message):
         return True
-    keys = changed_keys(way)  # a removed key may be refused with the stage's value, or without one
+    # A removed key may be refused with the stage's value, or without one.
+    keys = changed_keys(action)
     is_about_it = any(_names_key(f"{after.where} {after.message}", key) for key in keys)
-    # Ways that leave a value to the reader count as well.
+    # Actions that need a value from the reader count as well.
     advised: set[str] = set()
-    for advised_way in ways_of(after.cure):
-        advised |= keys_of(advised_way)
+    for advised_action in actions_of(after.cure):
+        advised |= keys_of(advised_action)
     return is_about_it and (after.id.endswith("conflict") or not advised - keys)
 
 

@@ -25,7 +25,7 @@ from launch.planning.vllm_server import planned_server, server_environment
 from launch.slurm.cluster import plan_with_cluster
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding, Fix
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import to_json, versioned
 
 # A text that would be read as a number, a boolean or null, if it had no quotes.
 _OTHER_TYPE = re.compile(
@@ -120,16 +120,17 @@ class PlannedRun:
         return Table("", [name, *self.facts()])._repr_html_()
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `launch plan --json` prints."""
+        """Return the object that `launch plan --json` prints."""
+        return versioned(self)
+
+    def json_fields(self) -> dict[str, Any]:
         forecasts = {"memory": self.memory, "tokens": self.tokens}
-        content: dict[str, Any] = to_json(
-            {**self.plan.as_json(), **forecasts, "warnings": self.warnings}
-        )
+        fields = {**to_json(self.plan), **forecasts, "warnings": self.warnings}
         server = planned_server(self.plan)
         if server is not None:
             env = server_environment(server, self.plan)
-            content["server"] = {"command": list(server.command), "env": env}
-        return content
+            fields["server"] = {"command": server.command, "env": env}
+        return fields
 
 
 def plan(stage: str, **keys: Any) -> PlannedRun:

@@ -97,9 +97,9 @@ class RunHandle:
 
         Raises UserError: report_not_written.
         """
-        from launch.execution.report.page import FILE
+        from launch.execution.report.page import PAGE_FILE
 
-        page = self.folder / FILE if path is None else Path(path)
+        page = self.folder / PAGE_FILE if path is None else Path(path)
         save_page(page, self._render_page())
         return page
 

@@ -26,6 +26,7 @@ from launch.slurm.jobs import find_job_folders
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.table import Column, Table, format_duration
 from launch.terminal import echo, notify, print_json, printable
+from launch.worker.json_codec import versioned
 
 if TYPE_CHECKING:
     from launch.api.running import RunHandle
@@ -84,7 +85,7 @@ def status(*names: str, folder: str | Path = "runs") -> Shown:
     content = []
     for run_status in statuses:
         evaluation = read_summary(run_status.run.path)
-        content.append({**run_status.as_json(), "evaluation": evaluation})
+        content.append({**versioned(run_status), "evaluation": evaluation})
     return Shown(f"{len(statuses)} runs in {runs}", lines, table, content)
 
 
@@ -145,7 +146,7 @@ def compare(
     table = tabulate(comparison)
     lines = [*table.lines(), *describe_comparison(comparison)]
     title = f"{', '.join(run.name for run in compared)} compared"
-    return Shown(title, lines, table, comparison.as_json())
+    return Shown(title, lines, table, versioned(comparison))
 
 
 def query_queue(runs: Path) -> list[QueuedJob] | None:

@@ -25,7 +25,7 @@ from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.lock import load_lock
 from launch.worker.json_codec import versioned
 
-KEYS = "keys"
+_KEYS = "keys"
 GPUS = "gpus"
 
 
@@ -37,14 +37,14 @@ def help(arguments: list[str]) -> int:
     topic = build_help_parser().parse(arguments).topic
     if topic is None:
         echo(overview(), end="")
-    elif topic == KEYS:
+    elif topic == _KEYS:
         return _print_keys()
     elif topic == GPUS:
         echo("\n".join(_describe_gpus()))
     elif topic in VERBS:
         echo(help_text(VERBS[topic]), end="")
     else:
-        cure = did_you_mean(topic, [*VISIBLE, KEYS, GPUS]) or "`launch help` lists the verbs"
+        cure = did_you_mean(topic, [*VISIBLE, _KEYS, GPUS]) or "`launch help` lists the verbs"
         raise refusal("unknown_verb", f"there is no help for '{topic}'", "command line", cure)
     return EXIT_DONE
 
@@ -73,7 +73,7 @@ def _describe_gpus() -> list[str]:
     return [*Table("", rows).lines(), "", *notes]
 
 
-PACKAGES = (
+_PACKAGES = (
     "torch",
     "transformers",
     "trl",
@@ -90,7 +90,7 @@ def version(arguments: list[str]) -> int:
     options = build_version_parser().parse(arguments)
     pin = load_lock().pin
     checkout = find_checkout(None, os.environ, resources.ROOT)
-    packages = installed_versions(package_folders(sys.executable), PACKAGES)
+    packages = installed_versions(package_folders(sys.executable), _PACKAGES)
     python = platform.python_version()
     if options.json:
         content: dict[str, object] = {

@@ -21,7 +21,8 @@ from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.data.samples import TokenizedSamples, find_sample_problems
+from launch.data.sample_problems import find_sample_problems
+from launch.data.samples import TokenizedSamples
 from launch.data.structure import read_structure
 from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.execution.mixture_shares import describe_shares_by_tokens, split_merged
@@ -35,7 +36,7 @@ from launch.planning.plan import Plan
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
-from launch.worker.json_codec import versioned
+from launch.worker.json_codec import to_json, versioned
 
 _ROWS_OF_SHARES = 64  # rows of each data set from which `preview` estimates its share of tokens
 _WIDTH = 100  # characters of a line of the table
@@ -94,7 +95,7 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
             "name": plan.name,
             "ok": not stopping,
             "seconds": round(time.monotonic() - started, 3),
-            "findings": [_as_json(finding) for finding in findings],
+            "findings": [_finding_fields(finding) for finding in findings],
             "warnings": warnings,
         }
         print_json(versioned(fields))
@@ -116,9 +117,9 @@ def _without_itself(finding: Finding) -> Finding:
     return replace(finding, cure=None) if is_itself else finding
 
 
-def _as_json(finding: Finding) -> dict[str, Any]:
-    """Return the finding as JSON, with severity and message also under this verb's own names."""
-    return {**finding.as_json(), "verdict": finding.severity, "facts": finding.message}
+def _finding_fields(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON; the severity is its `verdict` too, the message its `facts`."""
+    return {**to_json(finding), "verdict": finding.severity, "facts": finding.message}
 
 
 def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
@@ -168,7 +169,7 @@ def preview(line: CommandLine) -> int:
         data = tokenize_samples(plan, rows=rows, detail=options.n)
         samples = _Preview(plan, data, options.tokens)
         if options.json:
-            print_json(versioned(samples.as_json()))
+            print_json(versioned(samples))
         elif options.html:
             title = f"{plan.stage}: samples"
             echo(render_page(title, data, samples.notes, samples.problems), end="")
@@ -242,7 +243,7 @@ class _Preview:
             lines.append(self.by_tokens)
         return lines
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "stage": self.plan.stage,
             "trainer": self.plan.trainer,

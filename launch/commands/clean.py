@@ -9,6 +9,7 @@ from launch.commands.run_parsers import build_clean_parser
 from launch.errors import EXIT_DONE
 from launch.table import format_bytes
 from launch.terminal import echo, print_json
+from launch.worker.json_codec import versioned
 
 
 def clean(argv: list[str]) -> int:
@@ -19,7 +20,7 @@ def clean(argv: list[str]) -> int:
     options = build_clean_parser().parse(argv)
     found = find_removable(options.runs, options.name)
     if options.json:
-        print_json((remove(found) if options.yes else found).as_json())
+        print_json(versioned(remove(found) if options.yes else found))
         return EXIT_DONE
     for line in found.lines():
         echo(line)

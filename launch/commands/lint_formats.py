@@ -13,7 +13,7 @@ from launch.check.lint.trainer_commands import LintFinding
 from launch.terminal import echo, print_json
 from launch.upstream.pin.checkout import Checkout
 from launch.upstream.pin.lock import load_lock
-from launch.worker.json_codec import versioned
+from launch.worker.json_codec import to_json, versioned
 
 _VERSION = 2  # version of the JSON; since 2 the verdicts are inside an object
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -45,7 +45,7 @@ def _json(reports: list[FileReport], checkout: Checkout | None) -> dict[str, Any
     notes: list[dict[str, Any]] = []
     for report in reports:
         verdicts += report.verdicts
-        notes += [{"file": report.file, **note.as_json()} for note in report.notes]
+        notes += [{"file": report.file, **to_json(note)} for note in report.notes]
     return versioned({**_versions(checkout), "verdicts": verdicts, "notes": notes}, _VERSION)
 
 

@@ -246,7 +246,7 @@ def eval(argv: list[str]) -> int:
     if options.report and model.run is not None:
         write_run_report(Run(model.run), notify)
     if options.json:
-        print_json(evaluation)
+        print_json(versioned(evaluation))
     else:
         echo("\n".join(describe_scores(evaluation)))
     return EXIT_STOPPED if evaluation.is_broken else EXIT_DONE

@@ -20,7 +20,7 @@ from launch.planning.vllm_server import planned_server, server_environment
 from launch.redact import process_redactor
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
-from launch.worker.json_codec import versioned
+from launch.worker.json_codec import to_json, versioned
 
 if TYPE_CHECKING:
     from launch.pipelines.links import Pipeline
@@ -62,7 +62,7 @@ def plan(line: CommandLine) -> int:
         planned = plan_composed(composed, is_swept=bool(line.sweeps))
         _note_earlier_run(planned.plan)
         if line.json:
-            print_json(planned)
+            print_json(planned.as_json())
         else:
             _show(planned)
             echo("\n".join(_next_commands(line, planned.plan)))
@@ -88,7 +88,7 @@ def _show_pipeline(pipeline: Pipeline, *, json: bool) -> int:
     if json:
         stages = []
         for run, cost in zip(planned, costs, strict=True):
-            stages.append({**run.as_json(), **cost.as_json()})
+            stages.append({**versioned(run), **to_json(cost)})
         print_json(versioned({"pipeline": pipeline.name, "stages": stages}))
         return EXIT_DONE
     for run in planned:

@@ -12,7 +12,7 @@ from launch.errors import EXIT_DONE, refusal
 from launch.evaluation.comparison import comparison_tables
 from launch.execution.record.run import Run, is_run_folder
 from launch.execution.report.page import (
-    FILE,
+    PAGE_FILE,
     announce_reading,
     render_document,
     render_runs,
@@ -37,13 +37,13 @@ def report(argv: list[str]) -> int:
     names: list[str] = options.names
     pipeline = find_pipeline(names[0], options.runs) if len(names) == 1 else None
     if pipeline is not None:
-        page: Path = options.output or pipeline / FILE
+        page: Path = options.output or pipeline / PAGE_FILE
         save_page(page, render_pipeline(pipeline))
         echo(str(page))
         return EXIT_DONE
     found = [_find_folder(name, options.runs) for name in names]
     folders = list(dict.fromkeys(found))
-    default = folders[0] / FILE if len(names) == 1 else Path(FILE)
+    default = folders[0] / PAGE_FILE if len(names) == 1 else Path(PAGE_FILE)
     path: Path = options.output or default
     if len(folders) == 1 and not trial_verb(folders[0]):
         announce_reading(folders, notify)

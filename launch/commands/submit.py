@@ -181,7 +181,11 @@ def node(line: CommandLine) -> int:
             code = int(ended)
             if "width" in options:  # the rollout finds that this width has no outcome
                 return code
-            return compose(line, lambda composed: record_killed(composed, allocation, code))
+
+            def record(composed: Composed) -> int:
+                return record_killed(composed.config, composed.stage, allocation, code)
+
+            return compose(line, record)
         if "width" in options:
             task = width_task(stage_line, options["width"], allocation)
             return run_task(task, allocation, signals)

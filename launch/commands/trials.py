@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from launch.config.compose import Composed, compose, compose_all
 from launch.config.line import CommandLine
@@ -12,9 +13,14 @@ from launch.errors import EXIT_DONE, refusal
 from launch.execution.display import Display, display_for
 from launch.terminal import print_json
 
+if TYPE_CHECKING:
+    from launch.trials.record import TrialRecord
+
 
 def run_trial(
-    line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[object, int]]
+    line: CommandLine,
+    own_keys: Sequence[str],
+    run: Callable[[Display], tuple[TrialRecord[Any], int]],
 ) -> int:
     """Run a trial and return its exit code.
 
@@ -25,7 +31,7 @@ def run_trial(
         return compose(line.without(*own_keys), lambda composed: EXIT_DONE)
     record, code = run(display_for(sys.stderr if line.json else sys.stdout))
     if line.json:
-        print_json(record)
+        print_json(record.file_content())
     return code
 
 

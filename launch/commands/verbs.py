@@ -64,7 +64,7 @@ class Verb:
 
 
 # The verbs in the order of `launch help`; a blank line ends a group.
-GROUPS: tuple[tuple[Verb, ...], ...] = (
+VERB_GROUPS: tuple[tuple[Verb, ...], ...] = (
     (
         Verb(
             "run",
@@ -136,7 +136,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
     ),
     (Verb("node", "run one node of a Slurm job", composes=True, hidden=True),),
 )
-VERBS = {verb.name: verb for group in GROUPS for verb in group}
+VERBS = {verb.name: verb for group in VERB_GROUPS for verb in group}
 VISIBLE = tuple(name for name, verb in VERBS.items() if not verb.hidden)
 
 
@@ -158,7 +158,7 @@ def overview() -> str:
         f"  launch {demo}       run it: a tiny model on this machine's CPU, about a minute",
         "  launch plan stage=sft_25pct gpus=8      a Tulu 3 stage on eight GPUs",
     ]
-    for group in GROUPS:
+    for group in VERB_GROUPS:
         visible = [verb for verb in group if not verb.hidden]
         if visible:
             lines.append("")

@@ -36,7 +36,7 @@ from launch.config.schema import RootConfig
 from launch.config.unknown_keys import find_unknown_keys, suggest_key, unknown_key
 from launch.errors import UserError, nearest
 from launch.resources import GROUPS, config_roots, group_options
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 _REFERENCE = re.compile(r"\$\{([^{}]+)\}")
 _ENVIRONMENT = "oc.env:"  # OmegaConf's resolver for variables of the environment
@@ -157,7 +157,7 @@ def _unreadable_override(override: str) -> Finding:
     if value.startswith("="):
         cure = Fix.of("write {0}", f"{key}={value.lstrip('=')}")
     else:
-        quoted = Fix.of("quote the value: '{0}'", Way((f'{key}="{value}"',)))
+        quoted = Fix.of("quote the value: '{0}'", Action((f'{key}="{value}"',)))
         cure = explain_name(key, value) or quoted
     message = "it cannot be read as key=value"
     return Finding.error("unreadable_override", message, f"override {override}", cure)

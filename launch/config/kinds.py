@@ -1,7 +1,7 @@
 """The table of the kinds of stages: one row a kind, with what the layers need to know of it.
 
-A new kind is a value of `Kind`, its row here, and code where its rows are read or judged in a way of
-its own.
+A new kind needs a value of `Kind`, a row here, and code where its data rows are read or judged
+differently from those of other kinds.
 """
 
 from __future__ import annotations

@@ -13,9 +13,18 @@ from launch.resources import group_options
 from launch.worker.finding import Finding, Fix
 
 # other tools, whose own commands follow
-TOOLS = ("axolotl", "llamafactory-cli", "trl", "swift", "unsloth", "tune", "hf", "huggingface-cli")
+OTHER_COMMANDS = (
+    "axolotl",
+    "llamafactory-cli",
+    "trl",
+    "swift",
+    "unsloth",
+    "tune",
+    "hf",
+    "huggingface-cli",
+)
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".jsonl.gz", ".jsonl.zst")
-SCRIPTS = (".sh", ".sbatch", ".slurm", ".bash")
+SCRIPT_SUFFIXES = (".sh", ".sbatch", ".slurm", ".bash")
 # a file of data, and behind it the name of its form as axolotl and LLaMA-Factory have it
 NAME_AFTER_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, DATA_FILES))})):\w+")
 _RANK_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
@@ -201,12 +210,12 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     answer = _answer_to_word(word, rest)
     if answer is not None:
         return Finding.error("unknown_verb", f"'{word}' is not a command", cure=answer)
-    if word in TOOLS and rest:
+    if word in OTHER_COMMANDS and rest:
         return _unknown_verb(rest[0], rest[1:], names)
     known_verb = explain_verb(word)
     stage = None if known_verb else explain_value("stage", word)
     if stage:
-        command = shlex.join(["launch", str(stage.ways[0]), *rest])
+        command = shlex.join(["launch", str(stage.actions[0]), *rest])
         cure = Fix.of("a stage is set as a key: {0}", f"$ {command}")
         return Finding.error("unknown_verb", f"'{word}' is not a command", cure=cure)
     typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))
@@ -216,7 +225,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
             cure = Fix.of(f"a {group} is set as a key: {{0}}", command)
             message = f"'{typed[1]}' is a {group}, not a command"
             return Finding.error("unknown_verb", message, cure=cure)
-    if word.endswith(SCRIPTS):
+    if word.endswith(SCRIPT_SUFFIXES):
         cure = Fix.of("check it: {0}", f"$ launch lint {word}")
         return Finding.error("unknown_verb", f"'{word}' is a script, not a command", cure=cure)
     suggestion = _suggest_verb(word, known_verb, names)

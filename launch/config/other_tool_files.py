@@ -11,7 +11,7 @@ from launch.resources import GROUPS
 
 AXOLOTL = "axolotl"
 LLAMA_FACTORY = "LLaMA-Factory"
-TRL = "TRL"
+TRL_TOOL = "TRL"
 TORCHTUNE = "torchtune"
 VERL = "verl"
 # Their settings are nested; what they leave out is what a line leaves out, as their own recipes have it.
@@ -57,5 +57,5 @@ def recognise_tool(names: Collection[str]) -> str | None:
             return tool
     trains = any(_TRL_TRAINING.fullmatch(name) for name in names)
     if trains and "model_name_or_path" in names and not _TRL_DATA.isdisjoint(names):
-        return TRL
+        return TRL_TOOL
     return None

@@ -21,11 +21,11 @@ from typing import Any
 
 from launch.errors import nearest, set_any
 from launch.resources import GROUPS
-from launch.worker.finding import Fix, Way
+from launch.worker.finding import Action, Fix
 
-FILE = Path(__file__).with_name("other_tools.yaml")
+_FILE = Path(__file__).with_name("other_tools.yaml")
 _RECIPE_KEYS = "the keys of the recipe"  # the place of their rows among the others
-TOOLS = ("axolotl", "trl", "llama_factory")
+OTHER_TOOLS = ("axolotl", "trl", "llama_factory")
 # The groups of launch's keys that a name without its group may be a key of.
 _GROUPS = ("recipe", "model", "data", "tracking", "hub")
 
@@ -48,7 +48,7 @@ class OtherToolKey:
     def names(self) -> tuple[str, ...]:
         """Every name that the row answers."""
         names: list[str] = []
-        for tool in TOOLS:
+        for tool in OTHER_TOOLS:
             of_tool = getattr(self, tool)
             if not isinstance(of_tool, str):
                 names += of_tool
@@ -85,7 +85,7 @@ class OtherToolKey:
 
 
 @cache
-def read_sections(file: Path = FILE) -> Mapping[str, Any]:
+def read_sections(file: Path = _FILE) -> Mapping[str, Any]:
     """Read the sections of the file."""
     import yaml  # slow to import; only an answer needs it
 
@@ -94,7 +94,7 @@ def read_sections(file: Path = FILE) -> Mapping[str, Any]:
 
 
 @cache
-def load_table(file: Path = FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
+def load_table(file: Path = _FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
     """Read the rows, and the verb that each word of another tool stands for.
 
     Raises TypeError for an unknown field of a row.
@@ -117,7 +117,7 @@ def _rows_of_recipe() -> list[OtherToolKey]:
     rows = []
     for key, row in KEYS.items():
         if row.other_names:
-            axolotl, trl, llama_factory = (row.names_of(tool) for tool in TOOLS)
+            axolotl, trl, llama_factory = (row.names_of(tool) for tool in OTHER_TOOLS)
             line = OtherToolKey(
                 re.sub(r"[._]", " ", key),
                 here=f"`recipe.{key}`" if axolotl or trl or llama_factory else "",
@@ -136,8 +136,8 @@ def replacing(name: str, *overrides: str, sentence: str = "") -> Fix:
     does not have.
     """
     cure = set_any(*overrides)
-    ways = [Way(way.sets, name) for way in cure.ways]
-    return Fix.of(sentence or cure.sentence, *ways)
+    actions = [Action(action.sets, name) for action in cure.actions]
+    return Fix.of(sentence or cure.sentence, *actions)
 
 
 def explain_value(key: str, value: str) -> Fix | None:
@@ -165,9 +165,9 @@ def explain_like(name: str, value: str | None) -> Fix | None:
     last_part = name.rpartition(".")[2]
     near = nearest(_plain(last_part), known, limit=1, cutoff=0.85)
     cure = explain_name(near[0], value) if near else None
-    if cure is None or not any(way.sets for way in cure.ways):
+    if cure is None or not any(action.sets for action in cure.actions):
         return None
-    overrides = [str(way) for way in cure.ways]
+    overrides = [str(action) for action in cure.actions]
     sentence = f"did you mean '{cure.sentence.removeprefix('set ')}'?"
     return replacing(name, *overrides, sentence=sentence)
 
@@ -200,7 +200,7 @@ def explain_name(name: str, value: str | None) -> Fix | None:
     if key is not None and _may_mean(key, parts) and not (row and row.of_value(value)):
         meant = explain_value(key, value) if value else None
         if meant is not None:
-            return replacing(name, *map(str, meant.ways))
+            return replacing(name, *map(str, meant.actions))
         return replacing(name, f"{key}={value or 'VALUE'}")
     return row.answer(name, value) if row else None
 
@@ -299,13 +299,13 @@ def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
         pushing = _answers()["push"]
         answer = answer if answer == pushing else f"{answer}; {pushing}"
         names += [options[name] for name in ("hub_model_id", "repo_id") if name in options]
-    ways: list[str] = []
+    actions: list[str] = []
 
     def place(match: re.Match[str]) -> str:
-        ways.append(f"$ {_write_command(match[1], names, options)}")
-        return f"{{{len(ways) - 1}}}"
+        actions.append(f"$ {_write_command(match[1], names, options)}")
+        return f"{{{len(actions) - 1}}}"
 
-    return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *ways)
+    return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *actions)
 
 
 def _write_command(name: str, names: Sequence[str], options: Mapping[str, str]) -> str:

@@ -61,8 +61,10 @@ class Range:
             also=tuple(map(float, singles)),
         )
 
-    def contains(self, value: float) -> bool:
-        """Return whether a number is in the range. NaN and infinities never are."""
+    def contains(self, value: object) -> bool:
+        """Return whether a value is a number in the range. NaN and infinities never are."""
+        if not is_number(value):
+            return False
         if value in self.also:
             return True
         if not math.isfinite(value):
@@ -71,14 +73,16 @@ class Range:
             return False
         return self.high is None or value < self.high or (value == self.high and self.includes_high)
 
-    def describe(self, value: float) -> str:
+    def describe(self, value: object) -> str:
         """Describe the range in a message about `value`: `at least 0 and below 1`.
 
         The large upper bound of a count is named only where the value is above it.
         """
         text = f"{'at least' if self.includes_low else 'above'} {self.low:g}"
-        if self.high is not None and (self.high < _MOST_RANKS or value > self.high):
-            text += f" and {'at most' if self.includes_high else 'below'} {self.high:.12g}"
+        if self.high is not None:
+            is_above = is_number(value) and value > self.high
+            if is_above or self.high < _MOST_RANKS:
+                text += f" and {'at most' if self.includes_high else 'below'} {self.high:.12g}"
         special = "".join(f"{single:g}, or " for single in self.also)
         return special + text
 

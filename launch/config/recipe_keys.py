@@ -8,7 +8,7 @@ that shows the value in the running trainer, with what it is compared with (`Req
 `unproven_because` the reason where none does.
 launch/config/recipe_key.py says which trainers a selector names.
 
-The way of a proof is found by the name of its evidence (`grep -rn grad_clip launch`): its row here,
+The name of an evidence leads to all parts of its proof (`grep -rn grad_clip launch`): its row here,
 what computes the requested value (launch/planning/expectations.py), the list of all evidence
 (launch/worker/expectations.py), the function in the trainer's process that reads it
 (launch/worker/evidence/), and the sentences of a run that is stopped

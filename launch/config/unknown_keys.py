@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from launch.config.nodes import hints, node_class
 from launch.config.schema import RootConfig
 from launch.errors import nearest
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 _MOST_KEYS = 6  # number of keys that a message lists
 
@@ -57,7 +57,7 @@ def suggest_key(
     if near is not None:
         if not value:
             return Fix(f"did you mean '{near}'?")
-        return Fix.of("did you mean '{0}'?", Way((f"{near}={value}",), prefix + name))
+        return Fix.of("did you mean '{0}'?", Action((f"{near}={value}",), prefix + name))
     if not parent:
         return trainer_flag(whole, value)
     if len(siblings) <= _MOST_KEYS:

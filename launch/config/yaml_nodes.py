@@ -19,7 +19,7 @@ import yaml
 from launch.errors import refusal
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_DEPTH = 60  # of nesting, that of what aliases repeat included; hand-written files have less
+_MAX_DEPTH = 60  # of nesting, that of what aliases repeat included; hand-written files have less
 MAX_NODES = 300_000  # of one file, those that its aliases repeat included
 MAX_CHARACTERS = 1 << 22  # of one file
 
@@ -178,7 +178,7 @@ def read_yaml(text: str) -> list[Node]:
 
 
 def _check_limits(count: int, depth: int, line: int) -> None:
-    if count > MAX_NODES or depth > MAX_DEPTH:
+    if count > MAX_NODES or depth > _MAX_DEPTH:
         problem = "has too many values" if count > MAX_NODES else "is nested too deeply"
         raise YamlLimitError(f"it {problem} to be a configuration, a list of flags or a job", line)
 

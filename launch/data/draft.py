@@ -106,7 +106,7 @@ def _read_answers(data: LocalData) -> tuple[DataStructure, TrainOn]:
 
 
 def _columns_of_row(first: Row, columns: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the first row with the names that launch knows; {} for what is no row."""
+    """Return the first row with the names that launch knows; {} for a value that is not a row."""
     try:
         return unfold(rename_columns(first.value, own_names(columns)))
     except RowError:  # the reading of all rows names it

@@ -102,7 +102,7 @@ def convert(
     """Return the row as a trainer of `kind` reads it.
 
     It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages; or a `text`.
-    With `train_on` marked it also says of each message whether it is learnt. For KTO it also has a
+    With `train_on` marked, each message also has a mark whether it is learnt. For KTO it also has a
     `label`, which is read as `label` describes. A row of prompts is refused without a ground truth
     where `needs_truth`.
 

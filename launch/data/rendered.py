@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from launch.data.transcripts import is_question_and_answer
 
 # what templates write around a turn, and what other tools and data sets write before one
-MARKS = (
+_MARKS = (
     "<|im_start|>",
     "<|im_end|>",
     "<|start_header_id|>",
@@ -43,7 +43,7 @@ _FEW = 20  # fewer rows than one in so many may only write about templates
 def find_mark(text: str) -> str | None:
     """Return the first of MARKS that a text holds; None if it holds none."""
     lines = f"\n{text}"
-    mark = next((mark for mark in MARKS if mark in lines), None)
+    mark = next((mark for mark in _MARKS if mark in lines), None)
     return "A:" if mark is None and is_question_and_answer(text) else mark
 
 

@@ -25,7 +25,7 @@ class RowError(ValueError):
 
 
 def not_a_row(value: object) -> RowError:
-    """Return the error of a value that is no object with columns."""
+    """Return the error of a value that is not an object with columns."""
     is_json = isinstance(value, str) and isinstance(parse_json(value), dict)
     cure = "the text holds the object as JSON: write it with jq -c fromjson" if is_json else None
     message = f"the row is {describe_type(value)}; an object with named columns is expected"

@@ -52,9 +52,9 @@ def has_instructions(truth: object) -> bool:
 def read_truth(row: Mapping[str, object], *, is_compared: bool) -> str | None:
     """Return the ground truth of a row as a text; None without one.
 
-    What is no text becomes JSON, which verifiers of open-instruct and of the user read. A verifier
-    that compares an answer with it (`is_compared`) gets the final answer of a solution of GSM8K, and
-    can't mean an object, or one of several answers.
+    A value of another type becomes JSON, which the verifiers of open-instruct and of the user read.
+    A verifier that compares an answer with the truth (`is_compared`) gets the final answer of a
+    solution of GSM8K; an object, or a list of several answers, is refused for it.
 
     Raises RowError: data_row.
     """

@@ -83,7 +83,7 @@ def _known_column(role: str, column: str) -> str:
 
 
 def _refuse_object(role: str, value: Mapping[str, object], column: str) -> None:
-    """Refuse an object that is no turn, but has a text. Raises RowError: data_roles."""
+    """Refuse an object that is not a turn but has a text. Raises RowError: data_roles."""
     path = path_of_text(value)
     if path is None or _first_given(value, ROLE_KEYS) is not None:
         return
@@ -340,7 +340,7 @@ def join_parts(content: list[object], place: str) -> object:
 
 
 def _kind_of_part(part: object) -> str | None:
-    """Return the type of a part, or the key that says it; None for what is no part."""
+    """Return the type of a part, or the key that stands for it; None if it is not a part."""
     if not isinstance(part, dict):
         return None
     keys = [key for key, value in part.items() if value is not None]

@@ -34,7 +34,7 @@ def may_be_answer(name: str, value: object) -> bool:
 
 
 def find_sentences(row: Mapping[str, object]) -> list[str]:
-    """Return the columns that hold a text of several words and are no part of the prompt."""
+    """Return the columns that hold a text of several words and do not belong to the prompt."""
     asked = (*columns_of_question(row), *SYSTEMS, "history")
     return [name for name in row if name not in asked and _has_sentence(row[name])]
 

@@ -74,8 +74,8 @@ _UNUSED = "columns that are not used"
 
 
 def _is_lost(value: object, turns: set[str]) -> bool:
-    """Return whether something in a value is no text of a turn. A single word has to be a turn's
-    whole text: others have it by chance.
+    """Return whether a value contains something that is not in the text of a turn. A single word
+    has to be a turn's whole text, because it may occur in others by chance.
     """
     if value in EMPTY:
         return False

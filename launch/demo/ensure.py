@@ -32,7 +32,7 @@ from launch.files import load_json, write_exact
 from launch.resources import requirement
 from launch.worker.json_codec import versioned
 
-MARKER = "demo.json"
+DEMO_MARKER = "demo.json"
 # seconds; a build takes ten, so an older staging folder is from a killed build
 ABANDONED_AFTER = 3600.0
 
@@ -70,7 +70,7 @@ def build_once(
     try:
         facts = build(made)
         marker = versioned({"kind": kind, "key": key, "facts": facts, "files": _digest_files(made)})
-        write_exact(made / MARKER, json.dumps(marker, indent=2) + "\n")
+        write_exact(made / DEMO_MARKER, json.dumps(marker, indent=2) + "\n")
         while not _move_into_place(made, folder):
             existing = _read_current(folder, kind, key)
             if existing is not None:
@@ -96,10 +96,11 @@ def _move_into_place(staging: Path, folder: Path) -> bool:
 
 def _refuse_foreign(folder: Path) -> None:
     """Raise unless `folder` is missing, empty or has a marker: replacing a folder deletes it."""
-    is_own = folder.is_dir() and ((folder / MARKER).is_file() or not any(folder.iterdir()))
+    is_own = folder.is_dir() and ((folder / DEMO_MARKER).is_file() or not any(folder.iterdir()))
     if folder.exists() and not is_own:
         message = (
-            f"the demo cannot be built in a folder that it did not create (there is no {MARKER})"
+            "the demo cannot be built in a folder that it did not create (there is no "
+            f"{DEMO_MARKER})"
         )
         cure = "move the folder away, or choose another one"
         raise refusal("demo_folder_taken", message, str(folder), cure)
@@ -108,7 +109,7 @@ def _refuse_foreign(folder: Path) -> None:
 def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:
     """Return the facts of a complete folder of this kind and key, otherwise None."""
     try:
-        marker = load_json(folder / MARKER)
+        marker = load_json(folder / DEMO_MARKER)
         is_same = marker["kind"] == kind and marker["key"] == key
         if is_same and marker["files"] == _digest_files(folder):
             return dict(marker["facts"])
@@ -119,7 +120,7 @@ def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:
 
 def _digest_files(folder: Path) -> dict[str, str]:
     """Return the digests of the files in `folder`, except the marker."""
-    return digest_folder(folder, hash_file, MARKER.__eq__)
+    return digest_folder(folder, hash_file, DEMO_MARKER.__eq__)
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -129,7 +130,7 @@ def _remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
-SEED = 0
+_SEED = 0
 # seconds; usually ten, but importing torch from a cold network file system can take minutes
 MODEL_TIMEOUT = 600.0
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
@@ -195,7 +196,7 @@ def _build_model(folder: Path, python: str, training: Sequence[str]) -> dict[str
     there.
     """
     script = Path(__file__).with_name("make_model.py")
-    done = _run(python, str(script), "--out", str(folder), "--seed", str(SEED))
+    done = _run(python, str(script), "--out", str(folder), "--seed", str(_SEED))
     if training:
         with tempfile.TemporaryDirectory(prefix="demo-chats-") as chats:
             _write_rows(Path(chats), "chats")
@@ -205,7 +206,7 @@ def _build_model(folder: Path, python: str, training: Sequence[str]) -> dict[str
                 "--output_dir",
                 str(folder),
                 "--seed",
-                str(SEED),
+                str(_SEED),
             )
             _run(python, "-m", *training, "--dataset_name", chats, *model)
     facts: dict[str, Any] = json.loads(done.splitlines()[-1])

@@ -18,7 +18,6 @@ from launch.execution.setting_differences import SettingDifference, find_setting
 from launch.files import load_json
 from launch.table import Table, format_number
 from launch.trials.measurement import relative_difference
-from launch.worker.json_codec import versioned
 
 SECTIONS = ("settings", "data", "versions", "patches")
 _POINTS = (0.25, 0.5, 0.75, 1.0)  # shares of the training that all runs have in common
@@ -66,7 +65,7 @@ class Comparison:
         speeds = [run.progress.speed for run in self.runs]
         return _judge(speeds[0], speeds[index], self.noise.speed, ("slower", "faster"))
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         losses = {"unit": self.unit, "why_not": self.why_no_losses, "points": self.points}
         differs: list[dict[str, Any]] = []
         for section, differences in self.differences.items():
@@ -74,15 +73,14 @@ class Comparison:
                 {"section": section, "key": item.name, "values": item.values}
                 for item in differences
             ]
-        fields = {
-            "runs": [self._run_as_json(index) for index in range(len(self.runs))],
+        return {
+            "runs": [self._run_fields(index) for index in range(len(self.runs))],
             "differs": differs,
             "losses": losses,
             "noise": self.noise,
         }
-        return versioned(fields)
 
-    def _run_as_json(self, index: int) -> dict[str, Any]:
+    def _run_fields(self, index: int) -> dict[str, Any]:
         run = self.runs[index]
         return {
             "run": run.name,

@@ -31,7 +31,6 @@ from launch.planning.plan import Plan
 from launch.worker.evaluating import EvaluationRequest, HarnessJob, TaskSpec
 from launch.worker.finding import Finding
 from launch.worker.held_out import BITS, EXACT
-from launch.worker.json_codec import versioned
 from launch.worker.wording import count_of
 
 _HARNESS = "lm_eval"
@@ -80,7 +79,7 @@ class TaskResult:
         unit = " bits a byte" if last.metric == BITS else ""
         return f"{abs(gain.mean):.3g}{unit} {gain.verdict} than {self.labels[0]}"
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         gain = self.against_base
         last = self.scores[self.labels[-1]]
         return {
@@ -93,10 +92,10 @@ class TaskResult:
             "metric": last.metric,
             "higher_is_better": last.higher_is_better,
             "broken": self.broken,
-            "models": [self._model_as_json(index) for index in range(len(self.labels))],
+            "models": [self._model_fields(index) for index in range(len(self.labels))],
         }
 
-    def _model_as_json(self, index: int) -> dict[str, Any]:
+    def _model_fields(self, index: int) -> dict[str, Any]:
         label = self.labels[index]
         score = self.scores[label]
         verdict = None
@@ -126,8 +125,8 @@ class Evaluation:
     def is_broken(self) -> bool:
         return any(task.broken for task in self.tasks)
 
-    def as_json(self) -> dict[str, Any]:
-        fields = {
+    def json_fields(self) -> dict[str, Any]:
+        return {
             "model": self.model.label,
             "run": run_name(self.model.run) if self.model.run else None,
             "harness": self.harness,
@@ -135,7 +134,6 @@ class Evaluation:
             "seconds": round(self.seconds, 1),
             "tasks": self.tasks,
         }
-        return versioned(fields)
 
 
 def evaluate_model(

@@ -16,7 +16,7 @@ from launch.files import load_json, read_json_object, write_json
 from launch.planning.digest_cache import DigestCache
 from launch.planning.identity import TOKENIZER_FILES
 from launch.worker.evaluating import HarnessJob, TaskSpec
-from launch.worker.json_codec import from_json
+from launch.worker.json_codec import from_json, versioned
 
 SUMMARY = "evaluation.json"  # a file in the run folder
 
@@ -70,7 +70,7 @@ def read_scores(result: Path) -> dict[str, TaskScore] | None:
 
 def write_summary(run: Path, summary: object, checkpoint: str | None = None) -> None:
     """Write the evaluation.json of a run, or of one of its checkpoints. Raises OSError."""
-    write_json(_summary_file(run, checkpoint), summary)
+    write_json(_summary_file(run, checkpoint), versioned(summary))
 
 
 def read_summary(run: Path, checkpoint: str | None = None) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ from launch.worker.trl_options import is_own
 DEMO = "demo"
 DEMO_RLVR = "demo_reward"
 TULU3 = "tulu3"
-HELD_OUT = "held_out"
+_HELD_OUT = "held_out"
 RESULTS = "evaluation"  # folder of the results in a run's folder
 # the kinds whose runs are judged by held-out rows
 _JUDGED = tuple(kind for kind, row in KINDS.items() if row.judged)
@@ -103,7 +103,7 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
     are_shipped = set(tasks) <= {DEMO, DEMO_RLVR, TULU3}
     if record is not None and are_shipped and not is_demo_data:
         if ensure_held_out(record):
-            return HELD_OUT
+            return _HELD_OUT
         if not {DEMO, DEMO_RLVR}.isdisjoint(tasks):
             raise _no_rows(record)
     return ",".join(tasks)
@@ -115,7 +115,7 @@ def ensure_held_out(run: Run) -> Path | None:
 
     The rows are copied once.
     """
-    folder = run.folder / RESULTS / HELD_OUT
+    folder = run.folder / RESULTS / _HELD_OUT
     if _learns_text(run):
         return None
     if (folder / ROWS).is_file():
@@ -204,7 +204,7 @@ def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSp
             continue
         if name in _OF_DEMO:
             specs.append(TaskSpec((), _OF_DEMO[name](cache)))
-        elif name == HELD_OUT:
+        elif name == _HELD_OUT:
             record = Run(run) if run else None
             folder = ensure_held_out(record) if record else None
             if record is None or folder is None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from launch.trials.bench.verdict import student_t
 from launch.worker.held_out import EXACT
-from launch.worker.held_out_reward import REWARD
+from launch.worker.held_out_reward import REWARD_METRIC
 
 # The metrics of a run's own held-out rows, for which a score of 0 on all questions is possible.
-_OF_RUN = (EXACT, REWARD)
+_OF_RUN = (EXACT, REWARD_METRIC)
 _MOST_CUT_OFF = 0.5  # maximum share of answers that are cut off
 # The minimum number of questions whose score is not the most frequent one: two models rarely have
 # the same scores on so many.

@@ -114,7 +114,7 @@ def changed_inputs(run: Run, plan: Plan) -> str | None:
         before = _format_commit(commit_before)
         now = _format_commit(commit_now)
         return f"open-instruct was at {before} and is at {now}"
-    # A file of the parallel mode says how the ranks share the work, and is no input.
+    # A file of the parallel mode sets how the ranks share the work; it is not an input.
     modes = {Path(path).name for path in (*plan.parallel.files, *run.plan.get("files", ()))}
     digests_before = _digests(mapping(run.plan.get("inputs")), modes)
     digests_now = _digests(plan.input_digests, modes)
@@ -266,7 +266,7 @@ def _planned_width(plan: Plan) -> str:
 
 
 def _why_not_at_this_width(run: Run, plan: Plan) -> tuple[str, str | None]:
-    """Return why a recorded run can't go on at a plan's width, and the override that would let it."""
+    """Return why a recorded run cannot be resumed at a plan's width, and what would allow it."""
     return next(_find_reasons(run, plan))
 
 

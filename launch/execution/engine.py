@@ -52,7 +52,6 @@ from launch.execution.record.attempts import (
 from launch.execution.record.changes import describe_patches
 from launch.execution.record.evidence import (
     add_earlier_proofs,
-    evidence_as_json,
     evidence_table,
     read_evidence,
     unchecked_settings,
@@ -76,6 +75,7 @@ from launch.planning.rlvr import refuse_untested_trainer
 from launch.planning.vllm_server import planned_server, server_environment
 from launch.table import format_duration
 from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
+from launch.worker.json_codec import versioned
 from launch.worker.patches import EVIDENCE_PATCHES
 
 # A function that runs a plan's processes to their end, and compares the files that they load.
@@ -201,7 +201,7 @@ def _record_end(
         with contextlib.suppress(OSError):
             drop_repeated_steps(folder.metrics)
         with contextlib.suppress(OSError):
-            folder.write_json("evidence.json", evidence_as_json(evidence))
+            folder.write_json("evidence.json", versioned({"items": evidence}))
     if display is not None:
         for line in evidence_table(evidence, is_whole=not sys.stdout.isatty()):
             display.say(line)
@@ -341,7 +341,7 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     folder.create()
     changes = describe_patches(started)
     folder.write_config(planned.resolved)
-    folder.write_json("plan.json", planned)
+    folder.write_json("plan.json", versioned(planned))
     folder.write_command(
         started.command, {**started.env, **resources.PYTHON_VARIABLES}, started.unset
     )

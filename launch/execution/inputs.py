@@ -16,6 +16,7 @@ from launch.files import append_json
 from launch.planning.plan import Plan
 from launch.planning.read_files import LoadedFiles, describe_later, snapshot_inputs
 from launch.planning.saved_model import find_start_changes
+from launch.worker.json_codec import versioned
 
 
 def refuse_changed_model(plan: Plan) -> None:
@@ -53,4 +54,4 @@ def report_later_changes(folder: RunFolder, inputs: LoadedFiles, display: Displa
     attempt = max(1, latest_attempt(folder.path))
     event = Event("warning", time.time(), 0, {"message": message}, attempt)
     with contextlib.suppress(OSError):
-        append_json(folder.events, event.as_json())
+        append_json(folder.events, versioned(event))

@@ -19,11 +19,8 @@ from launch.config.schema import Family
 from launch.data.conversion import Conversion
 from launch.data.row_file import RowFile
 from launch.data.rows import read_rows
-from launch.data.samples import (
-    TokenizedSamples,
-    find_sample_problems,
-    parse_samples,
-)
+from launch.data.sample_problems import find_sample_problems
+from launch.data.samples import TokenizedSamples, parse_samples
 from launch.errors import UserError, refusal
 from launch.execution.mixture_shares import count_training_rows, share_mixture
 from launch.execution.prepare import build_missing, stage_template

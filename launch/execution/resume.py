@@ -137,12 +137,14 @@ def _find_foreign(plan: Plan, complete: list[Checkpoint]) -> Finding | None:
             own = checkpoint
             break
         others.append(checkpoint.path.name)
-    cure = Fix.of(f"{_RESTART.sentence}, or {{1}} resumes from it as it is", *_RESTART.ways, accept)
+    cure = Fix.of(
+        f"{_RESTART.sentence}, or {{1}} resumes from it as it is", *_RESTART.actions, accept
+    )
     if own is not None:
         cure = Fix.of(
             f"move {', '.join(others)} out of {plan.model_dir}, and the run resumes from "
             f"{own.path.name}; {cure.sentence}",
-            *cure.ways,
+            *cure.actions,
         )
     message = f"{complete[-1].path} is not a checkpoint that this run wrote: {contradiction}"
     problem = Finding.error("foreign_checkpoint", message, None, cure)
@@ -378,7 +380,7 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Finding:
             ", with no checkpoint. Its model folder is complete, but its trainer's exit was not "
             "recorded"
         )
-        cure = Fix.of(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
+        cure = Fix.of(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.actions)
     elif checkpoints:
         last_two = checkpoints[-2:]
         faults = [f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in last_two]

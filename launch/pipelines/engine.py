@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.check.machine.rules import preflight, wait_for_gpus
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal, ways_of
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, actions_of, refusal
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
@@ -22,7 +22,7 @@ from launch.planning.find_runs import run_name
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
 from launch.terminal import echo
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 # A function that runs a planned stage to its end and returns its exit code.
 StageRunner = Callable[[Plan, Display], int]
@@ -50,18 +50,18 @@ def check_pipeline(pipeline: Pipeline) -> None:
 def _merge(problems: Sequence[Finding]) -> Finding:
     """Return one problem for the same problem of several stages.
 
-    Its cure has the overrides of all of them, if the cure of each has a single way.
+    Its cure has the overrides of all of them, if the cure of each has a single action.
     """
     first = problems[0]
     if not isinstance(first.cure, Fix):
         return first
     overrides: dict[str, None] = {}  # a dictionary keeps the order, without duplicates
     for problem in problems:
-        ways = ways_of(problem.cure)
-        if len(ways) != 1:
+        actions = actions_of(problem.cure)
+        if len(actions) != 1:
             return first
-        overrides.update(dict.fromkeys(ways[0].sets))
-    return replace(first, cure=Fix.of(first.cure.sentence, Way(tuple(overrides))))
+        overrides.update(dict.fromkeys(actions[0].sets))
+    return replace(first, cure=Fix.of(first.cure.sentence, Action(tuple(overrides))))
 
 
 def run_pipeline(

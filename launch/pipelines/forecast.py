@@ -29,7 +29,7 @@ class StageCost:
     removable: float | None
     time: TimeForecast | None  # of the training; None for a run on a CPU
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         disk = {"kept_bytes": self.kept, "removable_bytes": self.removable}
         return {
             "finished": self.finished,

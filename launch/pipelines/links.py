@@ -36,7 +36,7 @@ from launch.planning.plan import Plan
 from launch.planning.saved_model import find_short_context
 from launch.planning.stage_model import continues_adapter
 from launch.planning.unnamed_run import PendingModel
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 # {kind of stage whose model no stage can start from: what that model is}. Its output is a score.
 FINAL_KINDS = {Kind.rm: "a reward model"}
@@ -92,17 +92,17 @@ class PipelineRequest:
         """
         if not isinstance(problem.cure, Fix):
             return problem
-        ways = [self._prefix_with_stage(way, stage) for way in problem.cure.ways]
-        return replace(problem, cure=Fix.of(problem.cure.sentence, *ways))
+        actions = [self._prefix_with_stage(action, stage) for action in problem.cure.actions]
+        return replace(problem, cure=Fix.of(problem.cure.sentence, *actions))
 
-    def _prefix_with_stage(self, way: Way, stage: str) -> Way:
+    def _prefix_with_stage(self, action: Action, stage: str) -> Action:
         # The first stage has no adapter to train further, but those behind it do.
-        if way.sets == (_CONTINUES,) and stage == self.stages[0]:
-            return replace(way, sets=tuple(f"{later}:{_CONTINUES}" for later in self.stages[1:]))
-        if way.removes and self.line.sets(way.removes):
-            return way
-        sets = tuple(_OF_STAGE.sub(rf"{stage}:\g<0>", override) for override in way.sets)
-        return replace(way, sets=sets, removes=way.removes and f"{stage}:{way.removes}")
+        if action.sets == (_CONTINUES,) and stage == self.stages[0]:
+            return replace(action, sets=tuple(f"{later}:{_CONTINUES}" for later in self.stages[1:]))
+        if action.removes and self.line.sets(action.removes):
+            return action
+        sets = tuple(_OF_STAGE.sub(rf"{stage}:\g<0>", override) for override in action.sets)
+        return replace(action, sets=sets, removes=action.removes and f"{stage}:{action.removes}")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from launch.pipelines.links import FOLDER, Pipeline
 from launch.planning.find_runs import run_name
 from launch.worker.json_codec import versioned
 
-FILE = "pipeline.json"
+PIPELINE_FILE = "pipeline.json"
 
 
 def write_record(pipeline: Pipeline) -> None:
@@ -23,12 +23,14 @@ def write_record(pipeline: Pipeline) -> None:
         {"stage": plan.stage, "run": run_name(plan.folder), "identity": plan.identity}
         for plan in pipeline.plans
     ]
-    write_json(pipeline.folder / FILE, versioned({"name": pipeline.name, "stages": stages}))
+    write_json(
+        pipeline.folder / PIPELINE_FILE, versioned({"name": pipeline.name, "stages": stages})
+    )
 
 
 def find_pipelines(runs: Path) -> list[Path]:
     """Return the folders of the pipelines below a folder of runs, sorted by name."""
-    return sorted(path.parent for path in (runs / FOLDER).glob(f"*/{FILE}"))
+    return sorted(path.parent for path in (runs / FOLDER).glob(f"*/{PIPELINE_FILE}"))
 
 
 def find_pipeline(name: str, runs: Path) -> Path | None:
@@ -41,16 +43,16 @@ def find_pipeline(name: str, runs: Path) -> Path | None:
     stages = name.replace(",", "-")
     unnamed = [path for path in find_pipelines(runs) if path.name.rpartition("-")[0] == stages]
     if unnamed:
-        candidates.append(max(unnamed, key=lambda folder: (folder / FILE).stat().st_mtime))
+        candidates.append(max(unnamed, key=lambda folder: (folder / PIPELINE_FILE).stat().st_mtime))
     for folder in candidates:
-        if (folder / FILE).is_file():
+        if (folder / PIPELINE_FILE).is_file():
             return folder.resolve()
     return None
 
 
 def stage_runs(folder: Path) -> list[tuple[str, Path]]:
     """Return each stage of a pipeline with its run folder, which may not exist yet."""
-    stages = objects(read_json_object(folder / FILE).get("stages"))
+    stages = objects(read_json_object(folder / PIPELINE_FILE).get("stages"))
     runs = folder.absolute().parents[1]
     return [(str(stage.get("stage")), runs / str(stage.get("run"))) for stage in stages]
 
@@ -78,7 +80,7 @@ def stale_runs(pipeline: Pipeline) -> Sequence[str]:
     other_folders = [
         path for path in find_pipelines(pipeline.plans[0].runs) if path != pipeline.folder
     ]
-    records = [path / FILE for path in other_folders]
+    records = [path / PIPELINE_FILE for path in other_folders]
     for file in sorted(records, key=lambda path: path.stat().st_mtime, reverse=True):
         others = objects(read_json_object(file).get("stages"))
         if [other.get("stage") for other in others] != list(pipeline.request.stages):

@@ -23,7 +23,7 @@ SDPA = "sdpa"
 _TOO_OLD = re.compile(
     r"\b([KMPV]\d{2,3}|T4|GTX \d+|RTX 20\d\d|TITAN \w+|Quadro RTX)\b", re.IGNORECASE
 )
-UNKNOWN = "the trainer's packages are not on this machine"
+_UNKNOWN = "the trainer's packages are not on this machine"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def choose_attention(
 def _find_obstacle(parallel: Parallel, machine: Machine) -> str | None:
     """Return why flash attention can't be used; None where it can."""
     if "torch" not in machine.versions:
-        return UNKNOWN
+        return _UNKNOWN
     if "flash-attn" not in machine.versions:
         return "flash-attn is not installed"
     if parallel.precision != Precision.bf16:
@@ -80,7 +80,7 @@ def attention_flags(choice: AttentionChoice | None) -> dict[str, Flag]:
 
 def is_flash_or_unknown(choice: AttentionChoice) -> bool:
     """Return whether a run has flash attention, or may have it."""
-    return "flash" in choice.implementation or UNKNOWN in choice.why
+    return "flash" in choice.implementation or _UNKNOWN in choice.why
 
 
 def upstream_choice(

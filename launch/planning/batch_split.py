@@ -114,12 +114,12 @@ def resolve_ranks_per_row(config: RootConfig, origins: Origins, width: Width) ->
     if width.local % degree:
         fits = [f"flags.{CONTEXT_FLAG}={value}" for value in divisors(width.local) if value > 1]
         message = f"flags.{CONTEXT_FLAG}={degree} does not divide the {width.local} GPUs of a node"
-        ways = [f"~flags.{CONTEXT_FLAG}", f"gpus={degree}", *fits]
+        actions = [f"~flags.{CONTEXT_FLAG}", f"gpus={degree}", *fits]
         sentence = "remove it, or set {1}"
         if fits:
             others = ", ".join(fits[1:])
             sentence += " or {2}" + (f" (also {others})" if others else "")
-        raise refusal("context_parallel", message, where, Fix.of(sentence, *ways))
+        raise refusal("context_parallel", message, where, Fix.of(sentence, *actions))
     return degree
 
 

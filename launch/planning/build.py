@@ -1,4 +1,4 @@
-"""Builds a plan: the way from a command line to everything that is needed to run a stage.
+"""Builds a plan: from a command line, everything that is needed to run a stage.
 
 `plan_line` takes a command line, and `plan_on_this_machine` a configuration that is composed
 already. Both end in `build_plan`, which is given the machine as a value. It resolves everything

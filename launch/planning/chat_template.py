@@ -39,7 +39,7 @@ _FOLDER = resources.ROOT / "launch" / "templates"
 _OF_LAUNCH = re.compile(rf".*/launch/templates/[^/]+\{SUFFIX}")
 STAGED = "chat_templates"  # below the cache: TRL's templates, where runs read them from
 TEMPLATE_FLAG = "chat_template_name"  # of open-instruct
-CHAT_TEMPLATE = "recipe.chat_template"
+TEMPLATE_KEY = "recipe.chat_template"
 # Names that upstream's scripts give and its table lacks, so that it takes the tokenizer's own template
 # (dataset_transformation.py:838-846; scripts/train/debug/oc_sft_olmo3_7b_1node.sh:25-27).
 TOKENIZERS_OWN = ("olmo123",)
@@ -65,8 +65,8 @@ class ChatTemplate:
 def find_template(
     config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str], finder: TemplateFinder
 ) -> ChatTemplate | None:
-    """Return the chat template that recipe.chat_template names; None if it is not set, or names the
-    tokenizer's own in a way that the trainer does not know.
+    """Return the chat template that recipe.chat_template names; None if it is not set, or if it
+    stands for the tokenizer's own template under a name that the trainer does not know.
 
     `upstream` are the names that open-instruct's trainers have. Raises UserError: unknown_name.
     """
@@ -90,7 +90,7 @@ def find_template(
             return ChatTemplate(name, template.file_below(finder.staged), template)
         if path.suffix == SUFFIX and path.is_file():
             return ChatTemplate(str(path), path)
-    where = origins.of(CHAT_TEMPLATE).where
+    where = origins.of(TEMPLATE_KEY).where
     if takes_files and path.suffix == SUFFIX:
         message = f"recipe.chat_template={name}: {path} is not a file"
         raise refusal("unknown_name", message, where)
@@ -199,7 +199,7 @@ def other_template_problem(
     message = f"recipe.chat_template={template}, but {who} trained the model with {trained}"
     sentence = "remove it: the model's own template is used; or set {1}"
     cure = Fix.of(sentence, "~recipe.chat_template", "allow=[other_chat_template]")
-    where = origins.of(CHAT_TEMPLATE).where
+    where = origins.of(TEMPLATE_KEY).where
     return Finding.error("other_chat_template", message, where, cure)
 
 

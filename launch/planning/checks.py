@@ -16,7 +16,7 @@ from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, flag_field, render_flag
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import flags_named_in
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 _RECIPE = "recipe."
 
@@ -107,7 +107,7 @@ def _explain_unknown_flag(
     if past.write or past.otherwise:
         cure = past.replacement(str(flag.value)) or cure
     if override:
-        cure = Fix.of("set {0} in its place", Way((override,), f"flags.{name}"))
+        cure = Fix.of("set {0} in its place", Action((override,), f"flags.{name}"))
     message = f"{problem.message}: {past.message}"
     return Finding.error(problem.id, message, problem.where, cure)
 

@@ -3,7 +3,7 @@
 The name and the folder of a run contain its identity, which is the same on every machine. It covers
 the content of local inputs by digests, on which the caches of tokenised data and log-probs depend
 too. A second identity leaves out how the ranks share the work: runs that share it are the same
-training, which can go on at another width.
+training, which can be resumed at another width.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RunIdentity:
 
     run: str  # covers everything that decides what a run trains
     # The same without the width, the parallel mode and the batch per device; None for a run that
-    # can't go on at another width.
+    # cannot be resumed at another width.
     training: str | None
     digests: Mapping[str, str]
 
@@ -91,7 +91,7 @@ def identify_run(
     trainer = config.trainer
     identified = content
     # A model that another run makes is identified by that run, so that the identity is the same before
-    # and after it. The names of the caches in `content` follow the model's own files all the same.
+    # and after it. The names of the caches in `content` still follow the model's own files.
     if config.model.trained_by:
         by_run = identify_by_run(inputs.model, config.model.trained_by, digest)
         identified = read_content(config, inputs, parallel, machine.cwd, by_run, template=template)

@@ -27,5 +27,5 @@ def key_of_learning(config: RootConfig) -> str:
 
 
 def learning_flags(config: RootConfig) -> Mapping[str, Any]:
-    """Return the flags with which the trainer learns what is requested, which it has a way to do."""
+    """Return the flags with which the trainer learns what is requested; {} if it needs none."""
     return config.trainer.learns.get(requested_learning(config) or "", {})

@@ -31,7 +31,7 @@ from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.rules.contradictions import unchecked_code
 from launch.upstream.schema import Schema
-from launch.worker.trl_options import TRL
+from launch.worker.trl_options import TRL_VERSION
 
 
 class SourceKind(StrEnum):
@@ -196,7 +196,7 @@ def _describe_trl(
     source: SourceKind, checkout: Checkout | None, resolved: ResolvedSchema
 ) -> UpstreamState:
     """Describe TRL, and the checkout of open-instruct if the run calls it."""
-    description = f"launch's entry over TRL {TRL}"
+    description = f"launch's entry over TRL {TRL_VERSION}"
     if resolved.difference:
         description += f" by the lock, although {resolved.difference}"
     elif not resolved.live:

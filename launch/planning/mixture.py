@@ -30,7 +30,7 @@ from launch.planning.input_source import InputSource, check_build, local_path
 from launch.planning.rlvr import needs_ground_truth
 from launch.planning.validation import ValidationSet, validation_sets
 from launch.worker.finding import Fix
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import to_json, without_none
 from launch.worker.trl_options import HoldsOut, MixturePart
 
 
@@ -194,14 +194,10 @@ def build_data_flags(
     parts = _trl_mixture(mixture)
     flags: dict[str, object] = {"dataset": parts[0].name, "split": parts[0].split}
     if len(parts) > 1 or parts[0].curve is not None:
-        return flags, None, json.dumps([_part_as_json(part) for part in parts], ensure_ascii=False)
+        known = [without_none(to_json(part)) for part in parts]
+        return flags, None, json.dumps(known, ensure_ascii=False)
     subset = None if mixture[0].share == 1.0 else parts[0].share
     return flags, subset, None
-
-
-def _part_as_json(part: MixturePart) -> dict[str, object]:
-    """Return a part without the fields that are not set."""
-    return {name: value for name, value in to_json(part).items() if value is not None}
 
 
 def _open_instruct_data_flags(

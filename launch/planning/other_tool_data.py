@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.line import DATA_FILES
-from launch.config.other_tool_files import LINE, LLAMA_FACTORY, TRL
+from launch.config.other_tool_files import LINE, LLAMA_FACTORY, TRL_TOOL
 from launch.errors import nearest
 from launch.planning.local_rows import LocalRows, read_local_rows
 from launch.planning.other_tool_values import Translation, entry_text
@@ -84,7 +84,7 @@ def translate_data(t: Translation) -> None:
     if t.take("train_on_inputs", "train_on_prompt"):
         t.differences.append("the prompts carry loss there: here the answers alone")
     on_answers = t.take("assistant_only_loss", "completion_only_loss")
-    if t.tool == TRL and t.overrides["stage"] in ("sft", "lora_sft") and not on_answers:
+    if t.tool == TRL_TOOL and t.overrides["stage"] in ("sft", "lora_sft") and not on_answers:
         t.differences.append(
             "the loss is on the answers alone; TRL's is on every token of a conversation "
             "(flags.assistant_only_loss=false)"

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from launch.config.other_tool_files import LINE, TRL
+from launch.config.other_tool_files import LINE, TRL_TOOL
 from launch.config.other_tools import read_sections
 from launch.planning.other_tool_values import Translation
 from launch.upstream.pin.lock import locked_schema
@@ -25,7 +25,7 @@ def default_of(t: Translation, key: str, *flags: str, trainer: str | None = None
     if t.tool == LINE:
         return None
     defaults = read_sections()["defaults"]
-    if key in defaults[t.tool] or t.tool != TRL:
+    if key in defaults[t.tool] or t.tool != TRL_TOOL:
         return defaults[t.tool].get(key)
     fields = locked_schema(trainer or t.overrides.get("trainer") or "trl_sft").fields
     return next((fields[flag].default for flag in flags if flag in fields), None)

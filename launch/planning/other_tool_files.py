@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.kinds import KINDS, Kind
-from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
-from launch.config.other_tools import TOOLS, explain_name
+from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL_TOOL
+from launch.config.other_tools import OTHER_TOOLS, explain_name
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS
 from launch.config.schema import Tracking
@@ -34,7 +34,7 @@ from launch.planning.other_tool_values import (
 from launch.planning.typed_values import as_whole, is_sweep
 from launch.upstream.pin.lock import locked_schema
 
-_NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL: "trl"}
+_NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL_TOOL: "trl"}
 _WHOLE = ("epochs", "max_steps", "per_device_batch_size", "max_seq_length", "seed", "lora.rank")
 # recipe keys with names of other tools that have a function of their own here
 _APART = (
@@ -113,7 +113,7 @@ def names_in_tool(settings: Mapping[str, Any], tool: str) -> dict[str, Any]:
     names: dict[str, str] = {}
     for key, row in KEYS.items():
         theirs = row.names_of(_NAMES[tool])
-        every = [name for other in (*TOOLS, "others") for name in row.names_of(other)]
+        every = [name for other in (*OTHER_TOOLS, "others") for name in row.names_of(other)]
         if theirs:
             names |= dict.fromkeys((*every, key.rpartition(".")[2]), theirs[0])
     return {names.get(name, name): value for name, value in settings.items()}
@@ -194,7 +194,7 @@ def _names_of_key(t: Translation, key: str, row: RecipeKey) -> tuple[str, ...]:
         return (*names, "max_seq_length") if key == "max_seq_length" else names
     if key in _IN_WORDS:
         return row.names_of("others")
-    all_names = [name for tool in (*TOOLS, "others") for name in row.names_of(tool)]
+    all_names = [name for tool in (*OTHER_TOOLS, "others") for name in row.names_of(tool)]
     own = key.rpartition(".")[2]
     return tuple(dict.fromkeys((*all_names, key.replace(".", "_"), own)))
 
@@ -345,7 +345,7 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
     if t.tool == LINE and name in _SAME_IN_A_LINE:
         change = None
     cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
-    sets = cure.ways[0].sets if cure and cure.ways and cure.ways[0].is_exact else ()
+    sets = cure.actions[0].sets if cure and cure.actions and cure.actions[0].is_exact else ()
     is_flag = any(item.startswith("flags.") for item in sets)
     removal = cure.sentence if cure and cure.sentence.startswith(_REMOVAL) else ""
     if sets and not is_flag and change is None:

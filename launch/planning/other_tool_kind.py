@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launch.config.kinds import KINDS, Kind
-from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL
+from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL_TOOL
 from launch.planning.other_tool_values import Translation
 
 # The kinds of data whose rows no other kind has, and what these are.
@@ -53,7 +53,7 @@ def _method_of_file(t: Translation) -> str:
     reinforced = str(t.take("rl", "rl_type") or "").lower()
     if t.tool == AXOLOTL and t.take("reward_model"):
         return "rm"
-    if t.tool != TRL:
+    if t.tool != TRL_TOOL:
         return stage or reinforced or "sft"
     if {"reward_funcs", "num_generations"} & t.settings.keys():
         return "grpo"

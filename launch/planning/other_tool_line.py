@@ -13,7 +13,7 @@ from typing import Any
 from launch.config.compose import expand_sweep
 from launch.config.kinds import KINDS, Kind
 from launch.config.line import (
-    SCRIPTS,
+    SCRIPT_SUFFIXES,
     CommandLine,
     is_bare_word,
     override_key,
@@ -22,15 +22,15 @@ from launch.config.line import (
 from launch.config.other_tool_files import LINE, READ_AS_LINES, recognise_tool
 from launch.config.other_tools import explain_command, is_command
 from launch.config.yaml_nodes import NotYamlError, load_yaml
-from launch.errors import UserError, nearest, ways_of
+from launch.errors import UserError, actions_of, nearest
 from launch.planning.build import plan_line
 from launch.planning.files_as_lines import words_of_file
 from launch.planning.other_tool_files import names_in_tool, translate_file
 from launch.planning.other_tool_kind import find_kind
 from launch.planning.other_tool_values import Translation
-from launch.planning.typed_line import VERBS, TypedLine, read_line
+from launch.planning.typed_line import PLAN_VERBS, TypedLine, read_line
 from launch.planning.typed_values import is_sweep
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 _MOST_CHANGES = 6  # cures that are followed until the line plans
 _RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
@@ -55,10 +55,12 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     """Return the line that one in the words of other tools is here, as a whole; None for a line in
     launch's own words, of which one may be wrong, and for what is asked of a run.
     """
-    script = next((word for word in argv[:2] if word.endswith(SCRIPTS) and "=" not in word), None)
+    script = next(
+        (word for word in argv[:2] if word.endswith(SCRIPT_SUFFIXES) and "=" not in word), None
+    )
     if script is not None:
         return _answer_to_script(script)
-    if argv and is_bare_word(argv[0]) and is_command(argv[0], VERBS):
+    if argv and is_bare_word(argv[0]) and is_command(argv[0], PLAN_VERBS):
         return None
     typed = read_line(argv)
     return None if "pipeline" in typed.overrides else _answer_to_typed(typed, argv)
@@ -215,12 +217,12 @@ def plan_file(
             return translation
         except UserError as error:
             problem = error.problems[0]
-        way = next((way for way in ways_of(problem.cure) if way.is_exact), None)
-        if way is None or str(way) in tried:
+        action = next((action for action in actions_of(problem.cure) if action.is_exact), None)
+        if action is None or str(action) in tried:
             break
-        tried.add(str(way))
-        _follow(translation, way, problem)
-    choices = f" ({problem.cure})" if problem.cure and not problem.cure.ways else ""
+        tried.add(str(action))
+        _follow(translation, action, problem)
+    choices = f" ({problem.cure})" if problem.cure and not problem.cure.actions else ""
     translation.missing.append(f"{problem.statement}{choices}")
     return translation
 
@@ -271,14 +273,14 @@ def _ranks_of(given: Sequence[str]) -> int | None:
     return ranks if counts else None
 
 
-def _follow(translation: Translation, way: Way, problem: Finding) -> None:
+def _follow(translation: Translation, action: Action, problem: Finding) -> None:
     """Change the line as a cure says, and record why."""
-    if way.removes:
-        translation.overrides.pop(override_key(way.removes), None)
-    for override in way.sets:
+    if action.removes:
+        translation.overrides.pop(override_key(action.removes), None)
+    for override in action.sets:
         key, _, value = override.partition("=")
         translation.overrides[key] = value
-    change = str(way) if way.sets else f"without {way}"
+    change = str(action) if action.sets else f"without {action}"
     translation.differences.append(f"{change}, because {problem.message}")
 
 

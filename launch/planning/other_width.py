@@ -1,4 +1,4 @@
-"""Which runs can go on at another width, and the unfinished run that a plan continues.
+"""Finds which runs can be resumed at another width, and the unfinished run that a plan resumes.
 
 A training does not depend on its width if every optimizer step has the same rows with the same
 weights however many ranks share them. accelerate deals the rows of a global batch to the ranks in
@@ -59,7 +59,7 @@ class ShardedState(StrEnum):
 def find_obstacle(
     config: RootConfig, parallel: Parallel, batch: Batch, flags: Mapping[str, Any]
 ) -> str | None:
-    """Return why a run can't go on at another width; None if it can.
+    """Return why a run cannot be resumed at another width; None if it can.
 
     `flags` are the trainer's values by name.
     """

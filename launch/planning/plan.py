@@ -31,7 +31,6 @@ from launch.planning.parallel import Parallel
 from launch.planning.trackers import servers_to_unset
 from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
 from launch.worker.finding import Finding
-from launch.worker.json_codec import versioned
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure
@@ -49,7 +48,7 @@ class Plan:
     stage: str
     name: str  # of the run's folder
     identity: str
-    # the identity without the width; None if the run can't go on at another width
+    # the identity without the width; None if the run cannot be resumed at another width
     training_identity: str | None
     config: RootConfig
     # the configuration as plain data, which the run folder records as config.yaml
@@ -123,7 +122,7 @@ class Plan:
 
     @property
     def width_obstacle(self) -> str | None:
-        """Why the run can't go on at another width; None if it can."""
+        """Why the run cannot be resumed at another width; None if it can."""
         return find_obstacle(self.config, self.parallel, self.batch, values_of(self.flags))
 
     @property
@@ -215,7 +214,7 @@ class Plan:
             env={variable: texts.get(value, value) for variable, value in self.env.items()},
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """Return the content of plan.json."""
         flags = {}
         for name, flag in self.flags.items():
@@ -255,4 +254,4 @@ class Plan:
         for key in _OMITTED_IF_EMPTY:
             if not content[key]:
                 del content[key]
-        return versioned(content)
+        return content

@@ -13,7 +13,7 @@ from launch.config.recipe_keys import KEYS, MAPPED_KEYS, RecipeConfig, recipe_ma
 from launch.config.schema import TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
 from launch.upstream.trl_losses import trl_losses
-from launch.worker.finding import Fix, Way
+from launch.worker.finding import Action, Fix
 
 _ANY_VALUE = "*"
 _UNSET = "null"
@@ -48,8 +48,8 @@ def map_recipe_key(
     losses = trl_losses(trainer) if key == "loss" else ()
     if text in losses:
         value = f"[{text}]" if trainer == "trl_dpo" else text
-        way = Way((f"flags.loss_type={value}",), where)
-        cure = Fix.of("launch has no name for this loss of TRL: set {0}", way)
+        action = Action((f"flags.loss_type={value}",), where)
+        cure = Fix.of("launch has no name for this loss of TRL: set {0}", action)
         raise refusal("unsupported_recipe", message, where, cure)
     near = did_you_mean(text, supported, cutoff=0.8)
     if near is not None:

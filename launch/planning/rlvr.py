@@ -14,12 +14,12 @@ from launch import resources
 from launch.config.guards import VerifierLimits
 from launch.config.kinds import Kind
 from launch.config.origins import Origins
-from launch.config.ranges import VERIFIER_WEIGHT, is_number
+from launch.config.ranges import VERIFIER_WEIGHT
 from launch.config.schema import Launcher, RootConfig
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Width
 from launch.worker.finding import Fix
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import to_json, without_none
 from launch.worker.trl_options import BY_ROW, VerifierOption, is_own
 
 
@@ -68,8 +68,7 @@ def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str |
     guard = config.guards.verifier if config.guards else None
     seconds = (guard or VerifierLimits()).seconds
     option = VerifierOption(verifiers, seconds, recipe.max_seq_length, recipe.truncated_reward)
-    content = {key: value for key, value in to_json(option).items() if value is not None}
-    return json.dumps(content, separators=(",", ":"))
+    return json.dumps(without_none(to_json(option)), separators=(",", ":"))
 
 
 def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:
@@ -166,8 +165,8 @@ def _resolve_verifier(entry: Any, where: str | None, cwd: Path) -> tuple[str, fl
     content = entry if isinstance(entry, Mapping) else {"name": entry}
     name = content.get("name")
     weight = content.get("weight", 1.0)
-    is_weight = is_number(weight) and VERIFIER_WEIGHT.contains(weight)
-    if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
+    has_other_keys = bool(set(content) - {"name", "weight"})
+    if not isinstance(name, str) or has_other_keys or not VERIFIER_WEIGHT.contains(weight):
         message = f"recipe.verifier: {entry!r} is not a verifier"
         cure = (
             "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' with "

@@ -18,7 +18,7 @@ from launch.config.line import (
     DATA_FILES,
     MULTIRUN,
     NAME_AFTER_FILE,
-    TOOLS,
+    OTHER_COMMANDS,
     is_bare_word,
     override_key,
 )
@@ -31,7 +31,7 @@ from launch.planning.typed_values import as_whole, read_value
 from launch.resources import GROUPS, group_options
 from launch.upstream.pin.lock import locked_schema
 
-VERBS = ("run", "plan", "check", "preview", "submit")  # their line is one that a plan takes
+PLAN_VERBS = ("run", "plan", "check", "preview", "submit")  # their line is one that a plan takes
 _FILES = (".yaml", ".yml")
 # The methods and the kinds of training, by what a word or the name of a recipe contains.
 _METHODS = re.compile(
@@ -100,7 +100,7 @@ def read_line(argv: Sequence[str], of_file: Sequence[str] = ()) -> TypedLine:
     """
     typed = TypedLine()
     words = list(argv)
-    while len(words) > 1 and words[0] in TOOLS:
+    while len(words) > 1 and words[0] in OTHER_COMMANDS:
         typed.foreign.append(words.pop(0))
     if words and is_bare_word(words[0]) and _take_verb(typed, words[0]):
         words.pop(0)
@@ -148,11 +148,11 @@ def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _take_verb(typed: TypedLine, word: str) -> bool:
     """Take the first word as the verb; return whether it is one."""
-    if word in VERBS:
+    if word in PLAN_VERBS:
         typed.verb = word
         return True
     meant = explain_verb(word)
-    if meant in VERBS and not _METHODS.fullmatch(word):
+    if meant in PLAN_VERBS and not _METHODS.fullmatch(word):
         typed.verb = meant
         typed.foreign.append(word)
         return True
@@ -188,7 +188,7 @@ def _take_method(typed: TypedLine, word: str) -> bool:
     if methods:
         typed.method = methods[0]
     elif stage is not None:
-        typed.method = str(stage.ways[0]).removeprefix("stage=").removeprefix("lora_")
+        typed.method = str(stage.actions[0]).removeprefix("stage=").removeprefix("lora_")
     return bool(methods or stage or has_adapter)
 
 
@@ -332,7 +332,7 @@ def _take_ranks(typed: TypedLine, key: str, value: str) -> None:
         return
     meant = explain_value(key, value)
     if meant is not None:
-        typed.overrides[key] = str(meant.ways[0]).partition("=")[2]
+        typed.overrides[key] = str(meant.actions[0]).partition("=")[2]
     elif re.fullmatch(r"\d(,\d)+", value):
         typed.overrides[key] = str(len(value.split(",")))
     else:
@@ -347,8 +347,8 @@ def _own_value(key: str, value: str) -> str:
         _take_ranks(ranks, key, value)
         return ranks.overrides[key]
     meant = explain_value(key, value)
-    if meant is not None and meant.ways[0].sets:
-        changed_key, _, changed = meant.ways[0].sets[0].partition("=")
+    if meant is not None and meant.actions[0].sets:
+        changed_key, _, changed = meant.actions[0].sets[0].partition("=")
         return changed if changed_key == key else value
     return value
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launch.config.compose import Composed
+from launch.config.origins import Origins
 from launch.config.schema import Family, RootConfig
 from launch.planning.adapter import Adapter
 from launch.planning.attention import AttentionChoice, choose_attention
@@ -97,11 +98,13 @@ def resolve_unnamed_run(
 ) -> UnnamedRun:
     """Resolve the settings of a run, and build its flags and its environment. Raises UserError."""
     check_validation(composed.config, composed.origins)
-    sources = _find_sources(composed, machine, template_digests)
+    sources = _find_sources(composed.config, composed.origins, machine, template_digests)
     config = sources.config
     inputs = sources.inputs
-    settings, setting_warnings = _resolve_settings(sources, composed, machine, pending)
+    settings = _resolve_settings(sources, composed.origins, machine.environ, pending)
     parallel = settings.parallel
+    facts = PlanFacts(config, composed.plain, composed.origins, parallel)
+    setting_warnings = check_settings(settings, find_by_rules(facts, with_flags=False))
     batch = share_batch(config, composed.origins, parallel)
     not_read = (None,) * len(inputs.mixture)
     data = read_local_data(config, inputs, batch) if reads_rows else not_read
@@ -109,7 +112,7 @@ def resolve_unnamed_run(
         config, inputs, parallel, machine.cwd, machine.digests.of, template=sources.template
     )
 
-    built = _build_flags(sources, settings, batch, content, composed=composed, machine=machine)
+    built = _build_flags(sources, settings, batch, content, plain=composed.plain, machine=machine)
     attention = choose_attention(config, parallel, built.flags, machine)
     lengths = _locate_lengths(sources, built, content, machine)
     lengths_option = () if lengths is None else (f"lengths={lengths}",)
@@ -144,46 +147,40 @@ def resolve_unnamed_run(
 
 
 def _find_sources(
-    composed: Composed, machine: Machine, template_digests: Mapping[str, str]
+    config: RootConfig, origins: Origins, machine: Machine, template_digests: Mapping[str, str]
 ) -> Sources:
     """Find the chat template, the model and the data. Raises UserError."""
-    origins = composed.origins
     cwd = machine.cwd
     digest = machine.digests.of
-    runs = runs_folder(composed.config, cwd)
-    cache = cache_folder(composed.config, cwd)
+    runs = runs_folder(config, cwd)
+    cache = cache_folder(config, cwd)
     finder = _template_finder(machine, cache, template_digests)
     upstream_templates = machine.registries.get(TEMPLATE_FLAG, ())
-    template = find_template(composed.config, origins, cwd, upstream_templates, finder)
-    config = _with_template(composed.config, template)
+    template = find_template(config, origins, cwd, upstream_templates, finder)
+    config = _with_template(config, template)
     inputs = resolve_inputs(config, origins, cache, cwd, digest)
     warnings = check_model_folder(config, origins, inputs.model, digest, machine.environ)
     return Sources(config, runs, cache, finder, template, inputs, warnings)
 
 
 def _resolve_settings(
-    sources: Sources, composed: Composed, machine: Machine, pending: PendingModel
-) -> tuple[SettingsCase, list[Finding]]:
-    """Resolve how the ranks share the model and what is trained of it, and check the settings by
-    the rules. Returns the warnings too. Raises UserError.
-    """
+    sources: Sources, origins: Origins, environ: Mapping[str, str], pending: PendingModel
+) -> SettingsCase:
+    """Resolve how the ranks share the model and what is trained of it. Raises UserError."""
     config = sources.config
-    origins = composed.origins
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, config.trainer, width)
     continued = _continued_adapter(config, sources.inputs, pending)
-    settings = SettingsCase(
+    return SettingsCase(
         config=config,
         origins=origins,
         parallel=parallel,
-        environ=machine.environ,
+        environ=environ,
         lora=resolve_lora(config, continued),
         continued=continued,
         shape=model_shape(config, sources.inputs.model) or pending.shape,
         mixture=sources.inputs.mixture,
     )
-    facts = PlanFacts(config, composed.plain, origins, parallel)
-    return settings, check_settings(settings, find_by_rules(facts, with_flags=False))
 
 
 def _build_flags(
@@ -192,7 +189,7 @@ def _build_flags(
     batch: Batch,
     content: InputContent,
     *,
-    composed: Composed,
+    plain: Mapping[str, Any],
     machine: Machine,
 ) -> Flags:
     """Build the flags, with NAME in the place of the run's name. Raises UserError."""
@@ -200,13 +197,13 @@ def _build_flags(
     presets = machine.registries.get(LISTED, ())
     return build_flags(
         sources.config,
-        composed.plain,
-        composed.origins,
+        plain,
+        settings.origins,
         batch=batch,
         parallel=settings.parallel,
         inputs=sources.inputs,
         paths={
-            "output": model_path(sources.runs, composed.stage, NAME),
+            "output": model_path(sources.runs, settings.origins.stage, NAME),
             "tokenized_cache": str(sources.cache / content.tokenized),
         },
         lora=settings.lora,

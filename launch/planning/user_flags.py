@@ -12,7 +12,7 @@ from launch.config.recipe_keys import keys_by_flag, recipe_mapping
 from launch.config.schema import RootConfig
 from launch.planning.flags import Flag
 from launch.planning.rule_facts import value_at
-from launch.worker.finding import Finding, Fix, Way
+from launch.worker.finding import Action, Finding, Fix
 
 # The configuration keys that a user sets instead of a flag that `launch` computes.
 INSTEAD = {
@@ -86,7 +86,7 @@ def _undone_request(name: str, value: Any, key: str, requested: str, where: str)
 def _overridden_key(name: str, value: Any, key: str, where: str) -> Finding:
     """Return the warning of a flag that is set in place of its recipe key."""
     override = "recipe.lora.rank=16" if value is True else f"recipe.{key}={value}"
-    cure = Fix.of("set {0}", Way((override,), removes=f"flags.{name}"))
+    cure = Fix.of("set {0}", Action((override,), removes=f"flags.{name}"))
     message = f"--{name} is recipe.{key}; flags.{name} wins"
     return Finding.warning("flag_over_recipe", message, where, cure)
 

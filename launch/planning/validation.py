@@ -94,12 +94,9 @@ def _problems_of_list(items: list[object], mix: list[str]) -> Iterator[str]:
         if name in names:
             yield f"names '{name}' twice"
         names.add(name)
-        if not is_number(share) or not HELD_OUT_FRACTION.contains(share):
-            yield f"has for '{name}' the share {share!r}, which must be {_fraction(share)}"
-
-
-def _fraction(value: object) -> str:
-    return HELD_OUT_FRACTION.describe(value) if is_number(value) else "a fraction of its rows"
+        if not HELD_OUT_FRACTION.contains(share):
+            allowed = HELD_OUT_FRACTION.describe(share)
+            yield f"has for '{name}' the share {share!r}, which must be {allowed}"
 
 
 def describe_schedule(config: RootConfig) -> str | None:

@@ -12,7 +12,7 @@ from launch.config.schema import RootConfig
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 
-SERVER = "vllm_server"  # of recipe.generation
+GENERATION_BY_SERVER = "vllm_server"  # of recipe.generation
 # The flags that name a server which somebody else has started.
 _NAMED_BY = ("vllm_server_base_url", "vllm_server_host")
 # TRL's default ports (trl/trainer/grpo_config.py).
@@ -53,7 +53,7 @@ class VllmServer:
 def starts_server(config: RootConfig, flags: Mapping[str, Any]) -> bool:
     """Return whether the run starts vLLM's server itself. `flags` are the trainer's values by name."""
     is_named = any(flags.get(name) is not None for name in _NAMED_BY)
-    return config.recipe.generation == SERVER and not is_named
+    return config.recipe.generation == GENERATION_BY_SERVER and not is_named
 
 
 def server_gpus(plan: Plan) -> int:

@@ -14,7 +14,7 @@ import yaml
 from launch.rules.conditions import find_fault
 from launch.rules.facts import Place
 
-FILE = Path(__file__).with_name("table.yaml")
+TABLE_FILE = Path(__file__).with_name("table.yaml")
 # PyYAML's loader in C where it has one: its own takes ten times as long
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Names that are properties of a run. Others without a dot are flags.
@@ -87,7 +87,7 @@ _FIELDS = {each.name for each in dataclass_fields(Rule)} - {"id", "row"}
 @cache
 def table() -> tuple[Rule, ...]:
     """Return the rows of the table, in its order."""
-    return parse_rules(FILE.read_text(encoding="utf-8"))
+    return parse_rules(TABLE_FILE.read_text(encoding="utf-8"))
 
 
 class BadRowError(ValueError):

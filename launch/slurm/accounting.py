@@ -37,7 +37,7 @@ class EndedJob:
         reason = "" if self.reason in ("", "None") else f" ({self.reason})"
         return f"job {self.job_id}, {state}{reason}"
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "id": self.job_id,
             "state": self.state,

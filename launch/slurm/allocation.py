@@ -79,8 +79,9 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
 def fit_line(line: CommandLine, composed: Composed, allocation: Allocation) -> Composed:
     """Compose the line of a job that Slurm starts with another number of nodes than was submitted.
 
-    Its run goes on at that width if its training is the same there, of which LAUNCH_TRAINING is the
-    identity; the batch script of a run that is bound to its width has none. Raises UserError.
+    The run is resumed at that width if its training is the same there, by the identity in
+    LAUNCH_TRAINING; the batch script of a run that is bound to its width does not set it. Raises
+    UserError.
     """
     nodes = len(allocation.hosts)
     config = composed.config

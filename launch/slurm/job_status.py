@@ -25,6 +25,7 @@ from launch.slurm.jobs import (
     find_jobs,
 )
 from launch.slurm.queue import QueuedJob
+from launch.worker.json_codec import to_json
 
 _CLOCK_SKEW = 5.0  # seconds by which the clocks of two machines may differ
 
@@ -45,9 +46,9 @@ class JobStatus:
     ended: EndedJob | None = None  # what accounting knows of a job that Slurm has forgotten
     cause: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         fields = {
-            **self.run.as_json(),
+            **to_json(self.run),
             "state": self.state,
             "since": round(self.since, 3),
             "job_id": self.job_id,

@@ -29,6 +29,7 @@ from launch.slurm.cluster import (
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder
 from launch.slurm.script import BatchScript, render_sbatch
 from launch.worker.finding import Finding
+from launch.worker.json_codec import versioned
 
 _NODE_KEYS = ("cluster.heartbeat", "cluster.requeues", "cluster.retries", "cluster.warn_before")
 _EXPORTED_FOLDERS = (USER_DIR_VARIABLE, "OPEN_INSTRUCT_DIR")  # the plan depends on them
@@ -224,6 +225,6 @@ def write_job_folder(job: PlannedJob) -> None:
     plan = job.plan
     folder = RunFolder(job.folder.path)
     job.folder.write_script(render_sbatch(job.script))
-    folder.write_json("plan.json", plan)
+    folder.write_json("plan.json", versioned(plan))
     folder.write_config(plan.resolved)
     folder.write_command(plan.command, plan.env, plan.unset)

@@ -104,7 +104,7 @@ class QueuedJob:
         """The reason why it waits as " (reason)"; empty if there is none."""
         return f" ({self.reason})" if self.is_waiting and self.reason not in ("", "None") else ""
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "id": self.job_id,
             "state": self.state,

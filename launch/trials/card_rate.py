@@ -58,7 +58,7 @@ class CardRate:
             datasheet = f"{self.datasheet_tflops:.3g} by the data sheet ({source})"
         return f"{self.name}, {self.precision.value}: {measured}; {datasheet}"
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         datasheet = f"{self.card.name}: {self.card.source}" if self.card else None
         return {**vars(self), "datasheet_tflops": self.datasheet_tflops, "datasheet": datasheet}
 

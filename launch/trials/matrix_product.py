@@ -14,7 +14,7 @@ import sys
 import time
 
 SIZES = {"cuda": 8192, "cpu": 1024}  # rows and columns of the matrices
-BLOCKS = {"cuda": 32, "cpu": 1}  # products between two time stamps
+_BLOCKS = {"cuda": 32, "cpu": 1}  # products between two time stamps
 
 
 def main(device: str, precision: str, seconds: float) -> None:
@@ -22,7 +22,7 @@ def main(device: str, precision: str, seconds: float) -> None:
     import torch
 
     size = SIZES[device]
-    block = BLOCKS[device]
+    block = _BLOCKS[device]
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     left = torch.randn(size, size, device=device).to(dtype)
     right = torch.randn(size, size, device=device).to(dtype)

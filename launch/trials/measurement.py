@@ -135,23 +135,11 @@ def read_measurement(plan: Plan, steps: int) -> Measurement | None:
         requested_steps=steps,
         outcome=run.outcome,
         steps=tuple(step for step in run.steps() if step["step"] <= steps),
-        evidence=tuple(map(read_evidence_item, run.evidence)),
+        evidence=tuple(map(Evidence.read, run.evidence)),
         inspected_ranks=frozenset(ranks),
         phases=_phase_seconds(run),
         total_steps=run.total_steps,
         card_gib=card.gib if card else None,
-    )
-
-
-def read_evidence_item(item: Mapping[str, Any]) -> Evidence:
-    """Return the evidence that an item of evidence.json holds."""
-    return Evidence(
-        what=str(item.get("what")),
-        value=item.get("found"),
-        how=item.get("how"),
-        requested=item.get("requested"),
-        verdict=item.get("verdict"),
-        note=item.get("note"),
     )
 
 

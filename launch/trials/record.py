@@ -18,7 +18,7 @@ from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Figures, Measurement, measurement_json
 from launch.trials.view import read_trial
-from launch.worker.json_codec import versioned
+from launch.worker.json_codec import to_json, versioned
 
 
 class State(StrEnum):
@@ -52,7 +52,7 @@ class TrialRun:
     measured: Measurement | None = None
     figures: Figures | None = None  # figures computed from what it measured
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         plan = self.plan
         return {
             "label": self.label,
@@ -125,10 +125,6 @@ class TrialRecord(ABC, Generic[R]):
     def notes(self) -> list[str]:
         """Sentences that explain the numbers."""
 
-    @abstractmethod
-    def contents(self) -> dict[str, Any]:
-        """Return the keys of the record that only this verb has."""
-
     def accepts(self, run: R, measured: Measurement) -> bool:
         """Whether an earlier call's measurement of a run can be reused."""
         return measured.finished
@@ -151,7 +147,9 @@ class TrialRecord(ABC, Generic[R]):
         return None
 
     def run_json(self, run: R) -> dict[str, Any]:
-        return run.as_json()
+        """Return a run as the record has it."""
+        fields: dict[str, Any] = to_json(run)
+        return fields
 
     @property
     def rows(self) -> Sequence[R]:
@@ -171,34 +169,34 @@ class TrialRecord(ABC, Generic[R]):
     def id(self) -> str:
         return self.folder.name.removeprefix(f"{self.verb}-")
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         plan = self.plan
-        record = versioned(
-            {
-                "verb": self.verb,
-                "id": self.id,
-                "stage": plan.stage,
-                "kind": plan.config.stage.kind,
-                "trainer": plan.trainer,
-                "upstream": plan.upstream.description,
-                "model": plan.inputs.model.reference,
-                "global_batch": plan.batch.global_,
-                "state": self.state,
-                "began": self.began,
-                "updated": self.updated,
-                "summary": [sentence for sentence in self.summary if sentence],
-                "notes": self.notes,
-                "runs": [self.run_json(run) for run in self.rows],
-                **self.contents(),
-            }
-        )
-        rounded: dict[str, Any] = _rounded(record)
+        return {
+            "verb": self.verb,
+            "id": self.id,
+            "stage": plan.stage,
+            "kind": plan.config.stage.kind,
+            "trainer": plan.trainer,
+            "upstream": plan.upstream.description,
+            "model": plan.inputs.model.reference,
+            "global_batch": plan.batch.global_,
+            "state": self.state,
+            "began": self.began,
+            "updated": self.updated,
+            "summary": [sentence for sentence in self.summary if sentence],
+            "notes": self.notes,
+            "runs": [self.run_json(run) for run in self.rows],
+        }
+
+    def file_content(self) -> dict[str, Any]:
+        """Return the content of VERB.json: the record as JSON, its floats with seven digits."""
+        rounded: dict[str, Any] = _rounded(versioned(self))
         return rounded
 
     def write(self) -> None:
         """Write VERB.json, VERB.txt and VERB.md; each file whole or not at all."""
         self.updated = utc_now()
-        write_json(self.path, self.as_json())
+        write_json(self.path, self.file_content())
         document = read_trial(self.folder)
         write_file(self.path.with_suffix(".txt"), document.text())
         write_file(self.path.with_suffix(".md"), document.markdown())

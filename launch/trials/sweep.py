@@ -39,10 +39,10 @@ class SweepRun(TrialRun):
             return None
         return validation.best.eval_loss
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         validation = self.measured.outcome.validation if self.measured else None
         return {
-            **super().as_json(),
+            **super().json_fields(),
             "overrides": list(self.overrides),
             "validation_loss": validation.eval_loss if validation else None,
             "best_validation_loss": self.best_validation_loss,
@@ -91,9 +91,9 @@ class SweepRecord(TrialRecord[SweepRun]):
     def notes(self) -> list[str]:
         return list(self.planning_notes)
 
-    def contents(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         keys = [override_key(override) for run in self.runs for override in run.overrides]
-        return {"options": {}, "keys": list(dict.fromkeys(keys))}
+        return {**super().json_fields(), "options": {}, "keys": list(dict.fromkeys(keys))}
 
 
 def run_sweep(

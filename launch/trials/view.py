@@ -26,7 +26,7 @@ from launch.files import read_json_object
 from launch.table import Column, Table, format_duration, format_row
 from launch.trials.measurement import median
 
-VERBS = ("rollout", "bench", "tune", "sweep")
+_VERBS = ("rollout", "bench", "tune", "sweep")
 _SHOWN = 20  # predictions in the plot
 # Keys of a record that are shown as its facts.
 _FACTS = ("stage", "trainer", "upstream", "model", "width", "card", "global_batch", "candidates")
@@ -228,7 +228,7 @@ def predictions_table(predictions: Iterable[Mapping[str, Any]], title: str = "")
 
 def trial_verb(folder: Path) -> str | None:
     """Return rollout, bench, tune or sweep; None for a folder without a trial's record."""
-    for verb in VERBS:
+    for verb in _VERBS:
         if (folder / f"{verb}.json").is_file():
             return verb
     return None

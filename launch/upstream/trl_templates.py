@@ -130,7 +130,7 @@ class TrlTemplate:
         plain_form, _ = family_names(self.name)
         return staged / f"{plain_form}-{self.digest}" / f"{self.name}{SUFFIX}"
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "forms": self.digests,

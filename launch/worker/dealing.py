@@ -4,7 +4,7 @@ for another.
 Everything here works on positions in one global batch in upstream's order. accelerate assigns
 batches round robin (data_loader.py, BatchSamplerShard): micro batch `step * ranks + rank`, of `per_device`
 consecutive samples, goes to `rank` in accumulation step `step`. An order is a permutation of the
-positions, divided in this way.
+positions, divided like that.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _NETWORK_ERRORS = (
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """Tasks that are evaluated in one way."""
+    """Tasks that are evaluated with the same settings."""
 
     names: tuple[str, ...]  # tasks of the harness; () with a folder means all of its tasks
     folder: Path | None = None  # a folder of the user's own tasks

@@ -17,14 +17,14 @@ Severity = Literal["pass", "skipped", "warn", "fail"]
 _OPEN_VALUE = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
 # The space before the next override; the value of an override may have spaces too.
 _NEXT_OVERRIDE = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
-_PLACE_OF_WAY = re.compile(r"\{(\d)\}")
+_PLACE_OF_ACTION = re.compile(r"\{(\d)\}")
 _LEVELS = {"fail": "error", "warn": "warning"}
 _UNCERTAIN = "possibly: "  # how a cure begins that may not be the right one
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way out of a problem: overrides to set, something to remove, or a command to run first.
+class Action:
+    """One action that solves a problem: set overrides, remove something, or run a command first.
 
     One of the three fields is set.
     """
@@ -34,8 +34,8 @@ class Way:
     runs: str | None = None  # a shell command: `launch check`, `export NAME=VALUE`
 
     @classmethod
-    def parse(cls, text: str) -> Way:
-        """Read a way from its text.
+    def parse(cls, text: str) -> Action:
+        """Read an action from its text.
 
         The text has overrides (`gpus=1 device=cuda`), the key of an override to remove
         (`~recipe.liger`), or a command (`$ launch check`).
@@ -48,7 +48,7 @@ class Way:
 
     @property
     def is_exact(self) -> bool:
-        """Whether a command line can be changed this way without a value from the reader."""
+        """Whether it changes a command line without a value from the reader."""
         changes_line = bool(self.sets or self.removes)
         has_open_value = any(_OPEN_VALUE.search(override) for override in self.sets)
         return changes_line and not has_open_value
@@ -61,20 +61,21 @@ class Way:
 
 @dataclass(frozen=True)
 class Fix:
-    """What to do about a finding: a sentence, which names its ways out at `{0}`, `{1}`."""
+    """What to do about a finding: a sentence, in which `{0}`, `{1}` stand for its actions."""
 
     sentence: str
-    ways: tuple[Way, ...] = ()
+    actions: tuple[Action, ...] = ()
 
     @classmethod
-    def of(cls, sentence: str, *ways: Way | str) -> Fix:
-        """Return a fix; a way that is given as a text is read by `Way.parse`."""
-        return cls(sentence, tuple(way if isinstance(way, Way) else Way.parse(way) for way in ways))
+    def of(cls, sentence: str, *actions: Action | str) -> Fix:
+        """Return a fix; an action that is given as a text is read by `Action.parse`."""
+        parsed = [item if isinstance(item, Action) else Action.parse(item) for item in actions]
+        return cls(sentence, tuple(parsed))
 
     def __str__(self) -> str:
-        if not self.ways:
+        if not self.actions:
             return self.sentence
-        return _PLACE_OF_WAY.sub(lambda place: str(self.ways[int(place[1])]), self.sentence)
+        return _PLACE_OF_ACTION.sub(lambda place: str(self.actions[int(place[1])]), self.sentence)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Finding:
     def error(
         cls, id: str, message: str, where: str | None = None, cure: Fix | str | None = None
     ) -> Self:
-        """Return a failure; a cure that is given as a text names no ways."""
+        """Return a failure; a cure that is given as a text has no actions."""
         return cls(id, message, where, Fix(cure) if isinstance(cure, str) else cure)
 
     @classmethod
@@ -166,7 +167,7 @@ class Finding:
     def _is_cure_uncertain(self) -> bool:
         return str(self.cure).startswith(_UNCERTAIN)
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "severity": self.severity,

@@ -17,8 +17,8 @@ from .json_codec import decode
 from .trl_options import BY_ROW, VerifierOption
 from .verifiers import VerifierCall, VerifierProcess
 
-REWARD = "reward"  # the metric
-NAME = "held_out_reward"
+REWARD_METRIC = "reward"  # the metric
+_NAME = "held_out_reward"
 _TASK = """\
 doc_to_target: target
 output_type: generate_until
@@ -71,7 +71,7 @@ _scorers: list[AnswerScorer] = []  # the last one scores, since the harness call
 
 def score_answer(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """Return the reward of the answer to a question."""
-    return {REWARD: _scorers[-1].score(json.loads(doc["row"]), results[0])}
+    return {REWARD_METRIC: _scorers[-1].score(json.loads(doc["row"]), results[0])}
 
 
 def write_reward_task(
@@ -93,10 +93,10 @@ def write_reward_task(
             continue
         datasets.append(row.get("dataset"))
         docs.append({"prompt": prompt, "target": row.get("ground_truth") or "", "row": line})
-    text = _TASK.format(name=NAME, tokens=spec.tokens, heat=spec.temperature)
-    write_task_files(folder, NAME, text, docs)
-    module = f"from {__package__}.{NAME} import score_answer\n"
-    (folder / f"{NAME}.py").write_text(module, encoding="utf-8")
+    text = _TASK.format(name=_NAME, tokens=spec.tokens, heat=spec.temperature)
+    write_task_files(folder, _NAME, text, docs)
+    module = f"from {__package__}.{_NAME} import score_answer\n"
+    (folder / f"{_NAME}.py").write_text(module, encoding="utf-8")
     option = decode(VerifierOption, spec.verifier)
     weights = option.names_in(datasets if BY_ROW in option.verifiers else ())
     process = VerifierProcess(list(weights), option.seconds)

@@ -2,9 +2,10 @@
 interpreters.
 
 A key is the field's name, without the underscore that ends a Python keyword's; a dataclass whose
-JSON has other names or computed values has `as_json`. A NaN or an infinity becomes null, and
-`NAME_text` keeps which it was. A file has one version number, that of the object that it holds. The
-trainer's interpreter imports this module too.
+JSON has other names or computed values returns them from `json_fields`, which nothing but this
+module and a subclass calls: the values are converted here, and a file adds its version number
+(`versioned`). A NaN or an infinity becomes null, and `NAME_text` keeps which it was. The trainer's
+interpreter imports this module too.
 """
 
 from __future__ import annotations
@@ -51,11 +52,16 @@ def to_json(value: Any) -> Any:
 
 
 def _fields_of(value: Any) -> Any:
-    """Return the fields of a dataclass by key, or what its `as_json` returns."""
-    as_json = getattr(value, "as_json", None)
-    if as_json is not None:
-        return as_json()
+    """Return the fields of a dataclass by key, or what its `json_fields` returns."""
+    json_fields = getattr(value, "json_fields", None)
+    if json_fields is not None:
+        return json_fields()
     return {_key(item.name): getattr(value, item.name) for item in fields(value)}
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not None, by their keys."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _is_not_finite(value: Any) -> bool:

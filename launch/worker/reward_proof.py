@@ -32,7 +32,7 @@ from .verifiers import (
 )
 from .wording import count_of
 
-ROWS = 200  # rows of each verifier that are proven, spread over the data
+_ROWS = 200  # rows of each verifier that are proven, spread over the data
 _LIBRARIES = ("math_verify", "lm_eval", "immutabledict", "langdetect", "nltk")
 _SERVICES = (
     "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
@@ -176,8 +176,8 @@ def _check_verifiers(
                 continue
             numbered = enumerate(rows, 1)
             judged = [(number, row) for number, row in numbered if option.judges(name, row)]
-            step = max(1, len(judged) // ROWS)
-            forms.append(VerifierProof(name, process, judged[::step][:ROWS], report).prove())
+            step = max(1, len(judged) // _ROWS)
+            forms.append(VerifierProof(name, process, judged[::step][:_ROWS], report).prove())
     finally:
         process.close()
         report.files = [path for path, use in used.items() if use != "write"]

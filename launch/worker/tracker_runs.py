@@ -1,4 +1,4 @@
-"""Has an experiment tracker go on with the run that an earlier process of the same run began.
+"""Makes an experiment tracker continue the run that an earlier process of the same run began.
 
 A file in the run's folder has the tracker's own id of the run, and of trackio its name: trackio finds
 a run by its project and its name (transformers/integrations/integration_utils.py:985).
@@ -68,7 +68,7 @@ def _choose_id(tracker: str, path: Path, environ: MutableMapping[str, str]) -> N
 
 
 def _continue_mlflow(path: Path, environ: MutableMapping[str, str]) -> list[Any]:
-    """Have MLflow go on with its run, or write down the id of a new one, which it chooses by itself."""
+    """Make MLflow continue its run, or record the id of a new one, which it chooses itself."""
     run_id = _read(path).get(_MLFLOW[0])
     if run_id is None or not _has_mlflow_run(run_id, environ):
         return [_callback_at_start(lambda: _note_mlflow_run(path))]

@@ -115,7 +115,7 @@ def remove_padding(rows: Any, name: str) -> Any:
         flush=True,
     )
     types = Features({**rows.features, **changed})
-    return rows.map(partial(_as_json, columns=tuple(changed)), features=types)
+    return rows.map(partial(_unpad_row, columns=tuple(changed)), features=types)
 
 
 def _is_objects(feature: Any) -> bool:
@@ -166,7 +166,7 @@ def _align_turns(parts: Sequence[Any]) -> list[Any]:
                 changed[name] = target
         if changed:
             types = Features({**part.features, **changed})
-            part = part.map(partial(_as_json, columns=tuple(changed)), features=types)  # noqa: PLW2901
+            part = part.map(partial(_unpad_row, columns=tuple(changed)), features=types)  # noqa: PLW2901
         aligned.append(part)
     return aligned
 
@@ -180,7 +180,7 @@ def _json_turns(types: Sequence[Any]) -> Any:
     return List(Json()) if are_turns else None
 
 
-def _as_json(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
+def _unpad_row(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
     """Return these columns of a row without the keys that a file pads objects with."""
     values = {name: _without_nulls(row[name]) for name in columns}
     for name in columns:

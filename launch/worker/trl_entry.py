@@ -23,7 +23,7 @@ from .opened import report_opened
 from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
-from .trl_options import TRL, VerifierOption
+from .trl_options import TRL_VERSION, VerifierOption
 from .trl_rewards import Scorer
 from .trl_scripts import SCRIPTS, Prepare
 from .trl_trainer import EntryError, entry_class
@@ -86,9 +86,10 @@ def parse(
     """
     import trl
 
-    if ".".join(trl.__version__.split(".")[:2]) != TRL:
+    if ".".join(trl.__version__.split(".")[:2]) != TRL_VERSION:
         raise EntryError(
-            f"launch's entry is written for TRL {TRL}, and TRL {trl.__version__} is installed"
+            f"launch's entry is written for TRL {TRL_VERSION}, and TRL {trl.__version__} is "
+            "installed"
         )
     entry = SCRIPTS[str(program.module)]
     config = getattr(trl, entry.config)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-TRL = "1.16"  # the minor version that the entry was written for
+TRL_VERSION = "1.16"  # the minor version that the entry was written for
 
 
 @dataclass(frozen=True)

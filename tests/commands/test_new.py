@@ -16,6 +16,7 @@ from launch.api.plan_facts import plan_facts
 from launch.commands.drafts import new
 from launch.config.json_schema import stage_schema
 from launch.errors import UserError
+from launch.worker.json_codec import to_json
 from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, PAIR, chat, write_csv, write_lines
 from tests.messages import values_of
@@ -353,7 +354,7 @@ def test_a_file_with_bad_rows_is_drafted_with_their_number(
         planned("stage=mine", "gpus=0", machine=machine)
     plan = planned("stage=mine", "gpus=0", "data.bad_rows=skip", machine=machine)
     assert plan.data[0] is not None and plan.data[0].read == 40
-    [counted] = plan.as_json()["data"][0]["notes"]
+    [counted] = to_json(plan)["data"][0]["notes"]
     assert (
         {"5", "45"} <= set(values_of(counted))
         and f"{folder / 'chats.jsonl'}:1" in counted

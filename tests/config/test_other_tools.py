@@ -16,14 +16,14 @@ from launch.commands.verbs import VISIBLE
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
 from launch.config.other_tools import (
-    TOOLS,
+    OTHER_TOOLS,
     OtherToolKey,
     explain_like,
     explain_name,
     load_table,
 )
 from launch.errors import UserError
-from launch.worker.finding import Way
+from launch.worker.finding import Action
 from tests.messages import outline, values_of
 
 PAGE = resources.ROOT / "docs" / "how-to" / "from-other-tools.md"
@@ -95,9 +95,9 @@ def test_the_answer_to_each_name_is_one_hop_away(stage: str) -> None:
         answer = explain_name(name, value)
         assert answer and "VALUE" not in str(answer)
         assert f"'{name}'" in problem and problem.endswith(f"{answer} [unknown_key]")
-        for way in answer.ways:
-            assert way.removes == name
-            assert not way.is_exact or refuse(f"stage={stage}", *way.sets) == "", name
+        for action in answer.actions:
+            assert action.removes == name
+            assert not action.is_exact or refuse(f"stage={stage}", *action.sets) == "", name
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def render_table() -> str:
     """Return the Markdown table of docs/how-to/from-other-tools.md."""
     lines = ["| | here | axolotl | TRL (CLI, 1.16) | LLaMA-Factory |", "|---|---|---|---|---|"]
     for row in load_table()[0]:
-        names = (getattr(row, tool) for tool in TOOLS)
+        names = (getattr(row, tool) for tool in OTHER_TOOLS)
         cells = [
             cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell)
             for cell in names
@@ -210,7 +210,7 @@ def test_the_page_has_the_table(pytestconfig: pytest.Config) -> None:
         page[start:end].splitlines(), table.splitlines(), "page", "rows", lineterm=""
     )
     assert page[start:end] == table, "\n".join(difference)
-    assert len(TOOLS) == 3
+    assert len(OTHER_TOOLS) == 3
 
 
 def test_a_line_needs_no_table_unless_a_name_is_unknown() -> None:
@@ -244,7 +244,7 @@ NAMED = OtherToolKey("names", values={"a": "x=1 or y=2", "b.*": "x=3"})
 def test_a_value_of_a_row_has_its_answer(
     row: OtherToolKey, value: str | None, sentence: str
 ) -> None:
-    assert row.answer("name", value).sentence.format(*row.answer("name", value).ways) == sentence
+    assert row.answer("name", value).sentence.format(*row.answer("name", value).actions) == sentence
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,11 @@ def test_a_value_of_a_row_has_its_answer(
     [(NUMBER, "auto"), (replace(NUMBER, instead="remove it: why"), "word")],
 )
 def test_what_can_only_be_removed_is_removed(row: OtherToolKey, value: str) -> None:
-    assert row.answer("name", value).ways == (Way(removes="name"),)
+    assert row.answer("name", value).actions == (Action(removes="name"),)
 
 
 def test_a_misspelt_name_is_answered_with_its_value() -> None:
     fix = explain_like("learningrate", "1e-5")
-    assert fix is not None and fix.ways[0].sets == ("recipe.learning_rate=1e-5",)
+    assert fix is not None and fix.actions[0].sets == ("recipe.learning_rate=1e-5",)
     for name, value in (("learningrate", None), ("learningrate", ""), ("quite_other", "3")):
         assert explain_like(name, value) is None

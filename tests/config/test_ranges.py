@@ -137,3 +137,9 @@ def test_a_range_holds_what_lies_between_its_bounds(
     allowed = Range(low, low + size, *ends)
     inside = range(low if ends[0] else low + 1, low + size + 1 if ends[1] else low + size)
     assert allowed.contains(value) == (value in inside)
+
+
+@pytest.mark.parametrize("value", [True, "0.5", None, [0.5], math.nan, math.inf])
+def test_what_is_not_a_finite_number_is_in_no_range(value: object) -> None:
+    assert not Range(0, 1).contains(value)
+    assert Range(0, 1).describe(value) == "at least 0 and at most 1"

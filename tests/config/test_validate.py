@@ -103,6 +103,7 @@ def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
         "planning/read_files.py",
         "planning/saved_model.py",
         "execution/resume.py",
+        "data/sample_problems.py",
         "data/samples.py",
         "pipelines/links.py",
     ):

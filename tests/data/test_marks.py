@@ -121,7 +121,7 @@ def test_the_cure_of_a_marked_answer_learns_the_others(tmp_path: Path) -> None:
     content = row({"weight": 0}, {"weight": 1})
     problem = refusal(tmp_path, content, TrainOn.all)
     assert problem.cure is not None
-    assert [way.sets for way in problem.cure.ways] == [("data.train_on=marked",)]
+    assert [action.sets for action in problem.cure.actions] == [("data.train_on=marked",)]
     assert convert_row(tmp_path, content, TrainOn.marked)[TRAINED_TURNS][3]
     # where other answers have no mark, they need one
     problem = refusal(tmp_path, row({"weight": 0}, {}), TrainOn.all)

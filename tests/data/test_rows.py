@@ -18,7 +18,7 @@ import pytest
 from launch.data import rows as rows_module
 from launch.data.conversion import Conversion
 from launch.data.rows import read_rows
-from launch.errors import UserError, ways_of
+from launch.errors import UserError, actions_of
 from launch.worker.finding import Finding
 from tests.data.files import CHAT, local, write_lines
 from tests.messages import names, values_of
@@ -304,7 +304,7 @@ def test_parquet_where_pyarrow_is_not_installed(
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     problem = refusal(tmp_path / "a.parquet")
     assert (problem.id, problem.where) == ("parquet_needs_pyarrow", f"{tmp_path / 'a.parquet'}")
-    assert [str(way) for way in ways_of(problem.cure)] == ["`pip install pyarrow`"]
+    assert [str(action) for action in actions_of(problem.cure)] == ["`pip install pyarrow`"]
     (tmp_path / "a.jsonl").write_bytes(LINES)
     assert values(tmp_path / "a.jsonl") == ROWS
 

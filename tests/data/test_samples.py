@@ -9,14 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from launch.data.samples import (
-    LengthsBySide,
-    PairSide,
-    Sample,
-    SampleBatch,
-    TokenizedSamples,
-    find_sample_problems,
-)
+from launch.data.sample_problems import find_sample_problems
+from launch.data.samples import LengthsBySide, PairSide, Sample, SampleBatch, TokenizedSamples
 from tests.messages import values_of
 
 BOS, EOS, USER, ANSWER = 1, 2, 10, 11

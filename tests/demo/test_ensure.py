@@ -15,7 +15,7 @@ import pytest
 from launch.demo import ensure
 from launch.demo.ensure import (
     ABANDONED_AFTER,
-    MARKER,
+    DEMO_MARKER,
     BuiltFolder,
     build_once,
     ensure_model,
@@ -41,7 +41,7 @@ def test_built_once_and_then_reused(tmp_path: Path) -> None:
     assert build_once(folder, "chats", "k1", build) == BuiltFolder({"rows": 1}, built=True)
     assert build_once(folder, "chats", "k1", refuse) == BuiltFolder({"rows": 1}, built=False)
     assert [path.name for path in folder.parent.iterdir()] == ["chats"]
-    marker = json.loads((folder / MARKER).read_text())
+    marker = json.loads((folder / DEMO_MARKER).read_text())
     assert (marker["schema_version"], marker["kind"], marker["key"]) == (1, "chats", "k1")
 
 
@@ -55,7 +55,7 @@ def test_another_key_replaces_the_whole_folder(tmp_path: Path) -> None:
         return {"rows": 2}
 
     assert build_once(folder, "chats", "k2", newer) == BuiltFolder({"rows": 2}, built=True)
-    assert sorted(path.name for path in folder.iterdir()) == ["content", MARKER]
+    assert sorted(path.name for path in folder.iterdir()) == ["content", DEMO_MARKER]
     assert (folder / "content").read_text() == "newer\n"
     assert [path.name for path in tmp_path.iterdir()] == ["chats"]
 
@@ -78,10 +78,10 @@ def test_a_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
         (folder / "additional_chat_templates").mkdir()
         (folder / "additional_chat_templates" / "rag.jinja").write_text("other")
     else:
-        (folder / MARKER).write_text('{"kind": "chats"')
+        (folder / DEMO_MARKER).write_text('{"kind": "chats"')
     assert build_once(folder, "chats", "k1", build).built
     assert (folder / "content").read_text() == "made\n"
-    assert sorted(path.name for path in folder.iterdir()) == ["content", MARKER]
+    assert sorted(path.name for path in folder.iterdir()) == ["content", DEMO_MARKER]
 
 
 def test_a_foreign_folder_is_never_deleted(tmp_path: Path) -> None:

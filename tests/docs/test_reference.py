@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launch.check.machine.rules import RULES
-from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
+from launch.commands.verbs import VERB_GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allow import allowable_ids
 from launch.config.line import format_value
 from launch.execution.guards import GUARDS
@@ -25,7 +25,7 @@ from launch.rules.facts import Place
 from launch.rules.table import Rule
 from launch.rules.table import table as table_of_rules
 from launch.trials.rollout.gates_across import GATES
-from launch.worker.finding import Fix, Way
+from launch.worker.finding import Action, Fix
 from launch.worker.patches import PATCHES
 from launch.worker.trl_options import OPTIONS
 from tests.paths import ROOT
@@ -66,7 +66,7 @@ def verbs_page() -> str:
         "",
     ]
     lines += ["```text", overview().rstrip(), "```"]
-    for verb in (verb for group in GROUPS for verb in group if not verb.hidden):
+    for verb in (verb for group in VERB_GROUPS for verb in group if not verb.hidden):
         lines += ["", f"## {verb.name}", "", "```text", help_text(verb).rstrip(), "```"]
     return "\n".join(lines) + "\n"
 
@@ -406,12 +406,12 @@ def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> 
     if isinstance(node, ast.Call) and name == "Fix":
         return template(node.args[0], function, line)
     if isinstance(node, ast.Call) and name == "Fix.of":
-        sentence, *ways = (
+        sentence, *actions = (
             template(part, function, line) or placeholder(part) for part in node.args
         )
         return re.sub(
             r"\{(\d)\}",
-            lambda place: str(Way.parse((ways[int(place[1]) :] or ["KEY=VALUE"])[0])),
+            lambda place: str(Action.parse((actions[int(place[1]) :] or ["KEY=VALUE"])[0])),
             sentence,
         )
     return "set KEY=VALUE" if name == "set_any" else ""

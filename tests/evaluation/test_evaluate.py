@@ -10,6 +10,7 @@ from launch.errors import UserError
 from launch.evaluation.evaluate import TaskResult, _require_room, _run_jobs
 from launch.evaluation.verdict import TaskScore
 from launch.worker.evaluating import HarnessJob, TaskSpec
+from launch.worker.json_codec import to_json
 from launch.worker.model_loading import ModelRequest
 from tests.messages import values_of
 
@@ -65,14 +66,14 @@ def test_better_is_said_in_words_and_never_by_a_sign(
     metric: str, base: list[float], run: list[float], higher: bool, words: str
 ) -> None:
     task = result(metric, base, run, higher=higher)
-    assert task.summary == task.as_json()["summary"] == words
+    assert task.summary == to_json(task)["summary"] == words
 
 
 def test_a_model_alone_has_scores_and_no_verdict() -> None:
     alone = result("acc", [0.5, 1.0], higher=True)
     assert result("acc", [0.0, 0.0], higher=True).broken == []
-    assert alone.summary is None and alone.as_json()["verdict"] is None
-    assert alone.as_json()["models"][0]["score"] == 0.75
+    assert alone.summary is None and to_json(alone)["verdict"] is None
+    assert to_json(alone)["models"][0]["score"] == 0.75
 
 
 # what the process of the harness does, and the problem that it becomes, with its place and values

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
-from launch.errors import EXIT_REFUSED, UserError, ways_of
+from launch.errors import EXIT_REFUSED, UserError, actions_of
 from launch.execution.preview import (
     DataSet,
     inspect_data,
@@ -111,8 +111,8 @@ def test_a_trainer_that_cannot_tokenise_is_quoted_with_a_cure(
     [problem] = refused.value.problems
     assert problem.id == "preview_failed" and problem.message.endswith(error)
     assert "trl_sft" in values_of(problem.message)
-    [way] = ways_of(problem.cure)
-    assert str(way).startswith(cure)
+    [action] = actions_of(problem.cure)
+    assert str(action).startswith(cure)
 
 
 def _with_python(tmp_path: Path, script: str) -> Plan:

@@ -27,6 +27,7 @@ from launch.execution.resume import (
 from launch.files import append_json
 from launch.planning.plan import Plan
 from launch.table import format_duration
+from launch.worker.json_codec import versioned
 from launch.worker.patches import UNIVERSAL_CHECKPOINT
 from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, model, saved_state, trl_checkpoint
@@ -44,7 +45,7 @@ def plan_of(folder: Path, *overrides: str) -> Plan:
 def begin(plan: Plan, steps: int) -> None:
     """The folder of a run that was killed after `steps` logged steps."""
     plan.model_dir.mkdir(parents=True)
-    (plan.folder / "plan.json").write_text(json.dumps(plan.as_json()))
+    (plan.folder / "plan.json").write_text(json.dumps(versioned(plan)))
     lines = [
         json.dumps({"schema_version": 1, "step": step, "loss": 1.0}) for step in range(1, steps + 1)
     ]
@@ -307,7 +308,7 @@ def test_a_run_goes_on_at_another_width(
     # A checkpoint is read by the width of the attempt that wrote it, whatever came after.
     record_found(plan.folder, path)
     begin_attempt(plan.folder, start.checkpoint, (), plan)
-    (plan.folder / "plan.json").write_text(json.dumps(plan.as_json()))
+    (plan.folder / "plan.json").write_text(json.dumps(versioned(plan)))
     for again in (before, plan):
         chosen = decide_start(again).checkpoint
         assert chosen is not None and chosen.path == path

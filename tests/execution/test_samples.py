@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launch.data.samples import find_sample_problems
+from launch.data.sample_problems import find_sample_problems
 from launch.execution.samples import describe_samples, legend, render_page
 from tests.data.test_samples import GOOD, samples
 

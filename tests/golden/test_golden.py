@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.api.cures import VERBS as CURED
+from launch.api.cures import CURED_VERBS as CURED
 from launch.commands.verbs import VERBS
 from launch.config.line import parse_line
 from launch.errors import UserError

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from launch import resources
-from launch.data.samples import PairSide, TokenizedSamples, find_sample_problems
+from launch.data.sample_problems import find_sample_problems
+from launch.data.samples import PairSide, TokenizedSamples
 from launch.execution.caches import plan_cache_pass
 from launch.execution.samples import describe_side
 from launch.planning.build import plan_on_this_machine

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from launch import resources
-from launch.data.samples import TokenizedSamples, find_sample_problems, parse_samples
+from launch.data.sample_problems import find_sample_problems
+from launch.data.samples import TokenizedSamples, parse_samples
 from launch.execution.caches import plan_cache_pass
 from launch.execution.preview import (
     DataSet,

@@ -15,13 +15,8 @@ import pytest
 
 from launch import resources
 from launch.config.kinds import Kind
-from launch.data.samples import (
-    PairSide,
-    Sample,
-    TokenizedSamples,
-    find_sample_problems,
-    parse_samples,
-)
+from launch.data.sample_problems import find_sample_problems
+from launch.data.samples import PairSide, Sample, TokenizedSamples, parse_samples
 from launch.execution.caches import plan_cache_pass
 from launch.execution.prepare import stage_template
 from launch.execution.preview import (

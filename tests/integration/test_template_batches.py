@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launch.data.samples import find_sample_problems
+from launch.data.sample_problems import find_sample_problems
 from launch.execution.preview import DataSet
 from tests.chat_tokenizer import make_tokenizer
 from tests.integration.jobs import run_jobs

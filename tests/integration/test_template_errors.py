@@ -147,7 +147,7 @@ def test_the_row_is_found_though_two_are_shown(
     problem = describe_template_error(error, entry, [out.parent / "whole.jsonl"], places, "mine")
     assert problem.id == "template_raises" and str(problem.where).endswith(LAST)
     assert "No system turns here (" in problem.message and "manual" not in problem.message
-    assert problem.cure is not None and [str(way) for way in problem.cure.ways] == [MERGE]
+    assert problem.cure is not None and [str(action) for action in problem.cure.actions] == [MERGE]
 
 
 @pytest.mark.parametrize("trainer", mark_others(list(TRAINERS), KEPT))

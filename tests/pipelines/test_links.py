@@ -22,6 +22,7 @@ from launch.pipelines.links import FINAL_KINDS, Pipeline, plan_pipeline
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import describe_stages, find_pipeline, stale_runs, write_record
 from launch.planning.plan import Plan
+from launch.worker.json_codec import versioned
 from tests.paths import ROOT
 
 TRL = ("demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo")
@@ -60,7 +61,7 @@ def problem(*overrides: str) -> tuple[str, str]:
 def leave_run(plan: Plan, *, done: bool = True, **recorded: str) -> None:
     """Write what a run of the plan would leave, as far as a pipeline reads it."""
     (plan.folder / "model").mkdir(parents=True, exist_ok=True)
-    (plan.folder / "plan.json").write_text(json.dumps({**plan.as_json(), **recorded}))
+    (plan.folder / "plan.json").write_text(json.dumps({**versioned(plan), **recorded}))
     if done:
         (plan.folder / "DONE").write_text('{"exit_code": 0}')
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.execution.record.folder import RunFolder
 from launch.files import write_json
 from launch.pipelines.page import render_pipeline
-from launch.pipelines.record import FILE
+from launch.pipelines.record import PIPELINE_FILE
 from tests.execution.report.folders import write_run
 
 
@@ -21,7 +21,7 @@ def test_stages_are_named_and_their_losses_apart(tmp_path: Path) -> None:
         stages.append({"stage": stage, "run": f"{stage}/cpu1-{kind}"})
     pipeline = tmp_path / "pipelines" / "chats-pairs"
     pipeline.mkdir(parents=True)
-    write_json(pipeline / FILE, {"stages": stages})
+    write_json(pipeline / PIPELINE_FILE, {"stages": stages})
     page = render_pipeline(pipeline)
     captions = re.findall(r"<figcaption><strong>(.*?)</strong>", page)
     assert captions == ["Loss of SFT", "Loss of DPO"]

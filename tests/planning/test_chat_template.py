@@ -11,11 +11,11 @@ import pytest
 
 from launch import resources
 from launch.api.plan_facts import plan_facts
-from launch.errors import UserError, ways_of
+from launch.errors import UserError, actions_of
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import versioned
 from tests.conftest import composed, fixed_machine, problems
 from tests.trl_texts import install_trl, read_texts
 
@@ -210,9 +210,9 @@ def test_a_template_without_marks_is_refused_where_masks_need_them(tmp_path: Pat
         problem = find_problem(*SFT, f"recipe.chat_template={template}", cwd=tmp_path)
         assert problem.id == "no_generation_marks"
         assert problem.where == "override recipe.chat_template"
-        ways = [str(way) for way in ways_of(problem.cure)]
-        assert ways == ["trainer=finetune", "flags.assistant_only_loss=false"]
-    for more in (ways[:1], [SFT[1], ways[1]]):
+        actions = [str(action) for action in actions_of(problem.cure)]
+        assert actions == ["trainer=finetune", "flags.assistant_only_loss=false"]
+    for more in (actions[:1], [SFT[1], actions[1]]):
         build_plan(composed("stage=sft", "recipe.chat_template=llama3_1", *more), fixed_machine())
     (tmp_path / "mine.jinja").write_text("{% generation %}{% endgeneration %}", encoding="utf-8")
     build_plan(composed(*SFT, "recipe.chat_template=mine.jinja"), fixed_machine(tmp_path))
@@ -304,7 +304,7 @@ def test_a_plan_is_the_same_wherever_the_text_is(trainer: str, tmp_path: Path) -
     without = plan_qwen3(tmp_path / "c", f"trainer={trainer}")
     plans = (with_trainers, with_own, kept, without)
     assert len({plan.identity for plan in plans}) == 1
-    assert [plan.as_json()["chat_template"]["is_here"] for plan in plans] == [
+    assert [versioned(plan)["chat_template"]["is_here"] for plan in plans] == [
         True,
         True,
         True,
@@ -358,9 +358,7 @@ def test_an_unfinished_run_keeps_the_text_that_it_began_with(
     line = () if name is None else (f"name={name}",)
     before = plan_qwen3(tmp_path, *line, trainers=install_trl(tmp_path / "x", OTHER, "1.17.0"))
     before.folder.mkdir(parents=True)
-    (before.folder / "plan.json").write_text(
-        json.dumps(to_json(before.as_json())), encoding="utf-8"
-    )
+    (before.folder / "plan.json").write_text(json.dumps(versioned(before)), encoding="utf-8")
     assert before.template and before.template.trl
     before.finder.stage(before.template.trl)
     shutil.rmtree(tmp_path / "home")
@@ -393,4 +391,4 @@ def test_an_overridden_path_of_the_users_is_no_template_of_trls(tmp_path: Path) 
     line = ("trainer=trl_sft", f"flags.chat_template_path={other}", "allow=[flag_over_recipe]")
     plan = plan_qwen3(tmp_path, *line)
     assert plan.flags["chat_template_path"].value == str(other)
-    assert plan.trl_template is None and "chat_template" not in plan.as_json()
+    assert plan.trl_template is None and "chat_template" not in versioned(plan)

@@ -151,7 +151,7 @@ def test_the_batch_that_the_refusal_names_has_both_labels(
     line = (*DEMO, "recipe.loss=apo_zero_unpaired", "recipe.per_device_batch_size=1")
     [problem] = problems(*line, f"recipe.global_batch_size={batch}", machine=machine_in(tmp_path))
     assert problem.id == "one_kind_batches" and problem.cure is not None
-    larger = problem.cure.ways[0].sets
+    larger = problem.cure.actions[0].sets
     plan = planned(*line, *larger, machine=machine_in(tmp_path))
     assert plan.batch.global_ > batch
     assert "one_kind_batches" not in [found.id for found in plan.warnings]
@@ -162,7 +162,7 @@ def test_the_weight_that_the_warning_names_ends_it(tmp_path: Path) -> None:
     plan = planned(*DEMO, machine=machine_in(tmp_path))
     [warning] = [found for found in plan.warnings if found.id == "label_weights"]
     assert warning.cure is not None
-    [override] = warning.cure.ways[0].sets
+    [override] = warning.cure.actions[0].sets
     followed = planned(*DEMO, override, machine=machine_in(tmp_path))
     assert "label_weights" not in [found.id for found in followed.warnings]
     assert followed.identity != plan.identity

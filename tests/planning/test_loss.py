@@ -10,7 +10,8 @@ import pytest
 
 from launch.api.plan_facts import plan_facts
 from launch.config.line import override_key
-from launch.errors import ways_of
+from launch.errors import actions_of
+from launch.worker.json_codec import to_json
 from tests.conftest import planned, problem
 
 OLMO = ("trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins")
@@ -32,7 +33,7 @@ def test_tulu_3_s_stages_have_the_sum(stage: str, width: str) -> None:
     plan = planned(f"stage={stage}", *width.split())
     assert "token_sums" in plan.patches and "token_weighting" not in plan.patches
     assert plan.config.recipe.max_grad_norm == 1.0
-    assert plan.as_json()["loss"].startswith("the sum over all tokens of the global batch")
+    assert to_json(plan)["loss"].startswith("the sum over all tokens of the global batch")
     assert warned(f"stage={stage}", *width.split()) == []
 
 
@@ -44,7 +45,7 @@ def test_another_trainer_has_the_nearest_and_the_plan_names_it(stage: str) -> No
         "tokens",
     )
     assert "--expect loss_averaging=tokens" in " ".join(trl.command)
-    assert trl.as_json()["replaced"] == {"loss_averaging": "sum"}
+    assert to_json(trl)["replaced"] == {"loss_averaging": "sum"}
     line = loss_line(f"stage={stage}", "gpus=8", "trainer=trl_sft")
     place = trl.origins.of("recipe.loss_averaging").where
     assert str(place).startswith("configs/tulu/stage/sft")  # not the stage, which may inherit it
@@ -60,7 +61,7 @@ def test_another_trainer_has_the_nearest_and_the_plan_names_it(stage: str) -> No
     assert "olmo_core_finetune has no recipe.loss_averaging=sum" in loss_line(
         f"stage={stage}", "gpus=8", *OLMO
     )
-    assert "replaced" not in planned(f"stage={stage}", "gpus=8").as_json()
+    assert "replaced" not in to_json(planned(f"stage={stage}", "gpus=8"))
 
 
 @pytest.mark.parametrize("trainer", [("trainer=trl_sft",), OLMO])
@@ -112,7 +113,7 @@ def test_a_loss_that_depends_on_the_split_is_warned_of(
     overrides: tuple[str, ...], cure: str
 ) -> None:
     [warning] = [found for found in planned(*overrides).warnings if found.id in CHECKED]
-    assert " ".join(ways_of(warning.cure)[0].sets) == cure
+    assert " ".join(actions_of(warning.cure)[0].sets) == cure
     cured = {override_key(override): override for override in (*overrides, *cure.split())}
     assert warned(*cured.values()) == []
 

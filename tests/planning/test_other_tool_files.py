@@ -56,7 +56,7 @@ def test_the_line_trains_with_the_numbers_of_the_file(
         return
     assert "cannot be planned" not in answer
     assert case.get("differs", "") in answer.partition("what differs")[2]
-    command = str(problem.cure and problem.cure.ways[0].runs)
+    command = str(problem.cure and problem.cure.actions[0].runs)
     plan = plan_line(parse_line(shlex.split(command)[1:], ["plan"]))
     flags = {flag: plan.flags[flag].value for flag in plan.flags}
     assert {flag: flags.get(flag) for flag in case["trains"]} == case["trains"]

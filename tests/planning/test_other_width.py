@@ -11,6 +11,7 @@ import pytest
 from launch.execution.record.attempts import begin_attempt
 from launch.planning.build import build_plan, plan_on_this_machine
 from launch.planning.plan import Plan
+from launch.worker.json_codec import versioned
 from tests.conftest import Launch, composed, fixed_machine, planned
 from tests.execution.files import trl_checkpoint
 from tests.messages import names
@@ -106,7 +107,7 @@ def begin(plan: Plan, *, checkpoint: bool = True, done: bool = False, age: float
     """The folder of a run of a plan, which began `age` seconds ago."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     file = plan.folder / "plan.json"
-    file.write_text(json.dumps(plan.as_json(), default=str))
+    file.write_text(json.dumps(versioned(plan), default=str))
     os.utime(file, (1e9 - age, 1e9 - age))
     if checkpoint:
         (plan.model_dir / "checkpoint-10").mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import pytest
 
 from launch.data.staging import stage
 from launch.digests import hash_file
-from launch.errors import ways_of
+from launch.errors import actions_of
 from tests.conftest import machine_in, planned, problems
 from tests.data.files import PAIR, chat, write_lines
 
@@ -104,6 +104,6 @@ def test_what_needs_the_rows_is_named_with_the_flag(
     [problem] = problems(*line, STREAMED, machine=machine)
     assert (problem.id, problem.where) == (id, "override flags.dataset_streaming")
     assert named in problem.message
-    assert "flags.dataset_streaming" in [str(way) for way in ways_of(problem.cure)]
+    assert "flags.dataset_streaming" in [str(action) for action in actions_of(problem.cure)]
     # without the stream it is no problem
     planned(*line, machine=machine)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import ways_of
+from launch.errors import actions_of
 from launch.planning.plan import Plan
 from launch.planning.validation import describe_schedule
 from launch.worker.finding import Finding
@@ -376,5 +376,5 @@ def test_a_trainer_that_does_not_evaluate_names_one_that_does(tmp_path: Path) ->
     words = [word for word in two_sets(tmp_path) if not word.startswith("trainer=")]
     problem = refusal(tmp_path, *words, "trainer=finetune", listed(SUMS))
     assert problem.id == "validation_unsupported"
-    assert "trainer=trl_sft" in [str(way) for way in ways_of(problem.cure)]
+    assert "trainer=trl_sft" in [str(action) for action in actions_of(problem.cure)]
     assert plan_of(tmp_path, *words, "trainer=trl_sft", listed(SUMS))

@@ -12,7 +12,7 @@ import pytest
 from launch.rules.conditions import CONDITIONS
 from launch.rules.engine import apply_rules
 from launch.rules.facts import ABSENT, UNKNOWN, Place, Source
-from launch.rules.table import FILE, BadRowError, parse_rules
+from launch.rules.table import TABLE_FILE, BadRowError, parse_rules
 from launch.worker.finding import Finding
 
 
@@ -159,7 +159,7 @@ def test_a_message_is_filled_once() -> None:
 
 
 def test_every_condition_is_explained_in_the_head_of_the_table() -> None:
-    head = FILE.read_text(encoding="utf-8").partition("\n\n")[0]
+    head = TABLE_FILE.read_text(encoding="utf-8").partition("\n\n")[0]
     explained = set(re.findall(r"{(\w+): ", head)) | {"is", "not_from"}
     assert CONDITIONS.keys() <= explained
 

@@ -123,7 +123,7 @@ def test_a_script_that_does_not_reach_its_parser_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
 ) -> None:
     if "sleep" in text:
-        monkeypatch.setattr(start, "SECONDS", 3.0)
+        monkeypatch.setattr(start, "_SECONDS", 3.0)
     with pytest.raises(UserError) as refusal:
         capture_script(tmp_path, text)
     (problem,) = refusal.value.problems

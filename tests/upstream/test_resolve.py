@@ -62,7 +62,7 @@ def edited(tmp_path: Path) -> Path:
 def _short_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of the test's own, and 2 s for a script to reach its parser."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(start, "SECONDS", 2.0)
+    monkeypatch.setattr(start, "_SECONDS", 2.0)
 
 
 def checkout_of(root: Path) -> Checkout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -131,7 +132,7 @@ def test_the_trainers_interpreter_imports_it_alone() -> None:
 class Named:
     seconds: float
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {"minutes": self.seconds / 60, "part": Part(1.0)}
 
 
@@ -144,3 +145,19 @@ def test_other_names_and_computed_values_are_a_dataclass_own() -> None:
         ]
     }
     assert json.loads(encode(Named(30.0))) == {"schema_version": 1, "minutes": 0.5, "part": part}
+
+
+_OWN_CONVERSION = re.compile(r"(?<!super\(\))\.json_fields\(")
+_VERSION_IN_RECORD = re.compile(r"def json_fields\(.*\n(?:(?!    def ).*\n)*? +return versioned\(")
+
+
+def test_the_codec_alone_turns_a_record_into_json() -> None:
+    """No function but the codec's and a subclass's own calls `json_fields`, and the version is
+    added where a file is written.
+    """
+    files = [*(ROOT / "launch").rglob("*.py"), *(ROOT / "maintain").rglob("*.py")]
+    texts = {str(file): file.read_text(encoding="utf-8") for file in files}
+    assert [file for file, text in texts.items() if _OWN_CONVERSION.search(text)] == []
+    assert [file for file, text in texts.items() if _VERSION_IN_RECORD.search(text)] == []
+    record = "    def json_fields(self) -> dict[str, Any]:\n        a = 1\n        return versioned({})\n"
+    assert _VERSION_IN_RECORD.search(record) and _OWN_CONVERSION.search("plan.json_fields()")

@@ -73,7 +73,7 @@ def test_to_everybody_else_the_package_is_not_there() -> None:
 
 
 def test_what_is_installed_is_not_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(olmo_core, "PACKAGES", ("json", "nowhere_to_be_found"))
+    monkeypatch.setattr(olmo_core, "_PACKAGES", ("json", "nowhere_to_be_found"))
     assert olmo_core.find_missing() == ["nowhere_to_be_found"]
 
 

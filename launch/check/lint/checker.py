@@ -66,7 +66,7 @@ class LintVerdict:
     def warnings(self) -> list[LintFinding]:
         return [finding for finding in self.findings if not finding.stops]
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "file": self.file,
             "line": self.line,

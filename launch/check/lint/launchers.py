@@ -97,7 +97,7 @@ def _find_trainer_start(arguments: list[Argument]) -> TrainerCommand | None:
 
 
 def _notes_on_start(launcher: Sequence[Argument]) -> Iterator[LintFinding]:
-    """Yield what is wrong with the way in which a trainer is started."""
+    """Yield what is wrong with how a trainer is started."""
     started_by = launcher[-1]
     path = f"open_instruct/{started_by.base.removeprefix('open_instruct.').removesuffix('.py')}.py"
     if path_at_pin(path) != path:

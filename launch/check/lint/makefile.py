@@ -27,7 +27,7 @@ _JINJA = re.compile(r"\{\{.*?\}\}")
 _TAG_IN_COMMAND = re.compile(r"(?<=\\\n)[ \t]*\{%.*?%\}[ \t]*(?=\n[ \t]*(-|\{%)?)")
 _TAG = re.compile(r"\{%.*?%\}")
 _EXEC_FORM = re.compile(r"[ \t]*(CMD|ENTRYPOINT|RUN)[ \t]+(\[.*\])[ \t]*")
-MAX_EXPANDED = 100_000  # characters of one line after substitution
+_MAX_EXPANDED = 100_000  # characters of one line after substitution
 
 
 def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanResult:
@@ -177,7 +177,7 @@ def _substitute(line: str, variables: Mapping[str, str], for_shell: bool = True)
             return "$" if for_shell else "$$"
         name = match.group(1) or match.group(2)
         value = variables.get(name) if name else None
-        if value is not None and len(value) <= MAX_EXPANDED:
+        if value is not None and len(value) <= _MAX_EXPANDED:
             return value
         # A `$(shell ...)` that starts a trainer is kept.
         is_kept = not for_shell or (name is None and MARKER.search(source) is not None)
@@ -187,4 +187,4 @@ def _substitute(line: str, variables: Mapping[str, str], for_shell: bool = True)
         return f"${{_{unknown_name}}}"
 
     substituted = _REFERENCE.sub(value_of, line)
-    return substituted if len(substituted) <= MAX_EXPANDED else line
+    return substituted if len(substituted) <= _MAX_EXPANDED else line

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.check.lint.trainer_commands import LintFinding, warning
-from launch.config.other_tool_files import TRL, recognise_tool
+from launch.config.other_tool_files import TRL_TOOL, recognise_tool
 from launch.config.yaml_nodes import Mapping, Node
 from launch.worker.finding import Fix
 
@@ -31,7 +31,7 @@ def find_other_tool(
         cure = Fix.of("{0} shows what it becomes here", f"$ launch lint {shlex.quote(str(path))}")
         if explicit:
             cure = _plan(path) or cure
-        return warning("other_tool", message, document.line, cure=cure), tool == TRL
+        return warning("other_tool", message, document.line, cure=cure), tool == TRL_TOOL
     return None
 
 

@@ -119,8 +119,8 @@ class LintFinding(Finding):
 
     line: int = 1
 
-    def as_json(self) -> dict[str, Any]:
-        return {"line": self.line, **super().as_json()}
+    def json_fields(self) -> dict[str, Any]:
+        return {"line": self.line, **super().json_fields()}
 
 
 def _find(

@@ -6,7 +6,7 @@ from launch.check.machine.disk import find_model_size
 from launch.check.machine.rule import Host, rule
 from launch.config.recipe_keys import Precision
 from launch.config.schema import Device, Mode
-from launch.errors import ways_of
+from launch.errors import actions_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
 from launch.planning.estimate.forecast import MemoryFit, describe_forecast, forecast_memory
@@ -147,9 +147,9 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
             f"and each GPU has {card.gib:.1f} GiB"
         )
         sentence = f"{cure}; {{0}} runs it anyway"
-        return failed(message, Fix.of(sentence, "allow=[model_too_big]", *ways_of(cure)))
+        return failed(message, Fix.of(sentence, "allow=[model_too_big]", *actions_of(cure)))
     if forecast.fit == MemoryFit.wont:
         subject = "it" if forecast.longest else "unless the data is shorter, it"
         sentence = f"{subject} will run out of memory: {cure.sentence}"
-        return warned(text, Fix.of(sentence, *ways_of(cure)))
+        return warned(text, Fix.of(sentence, *actions_of(cure)))
     return passed(text if forecast.worst else f"{text}, of {card.gib:.3g} GiB")

@@ -29,7 +29,7 @@ from launch.planning.trackers import find_tracker
 from launch.rules.code import failed, passed, skipped, warned
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding, Fix
-from launch.worker.trl_options import TRL
+from launch.worker.trl_options import TRL_VERSION
 
 _NEEDED = {
     Family.open_instruct: (
@@ -142,8 +142,8 @@ def _trl_version_problem(plan: Plan, python: str) -> Finding | None:
     trl = installed_version("trl", plan.machine.packages)
     if trl is None:
         return None
-    if not trl.startswith(f"{TRL}."):
-        message = f"launch's entry is written for TRL {TRL}, and {python} has TRL {trl}"
+    if not trl.startswith(f"{TRL_VERSION}."):
+        message = f"launch's entry is written for TRL {TRL_VERSION}, and {python} has TRL {trl}"
         return failed(message, install_hint(plan), "python")
     if not uses_vllm(plan.config):
         return None

@@ -13,7 +13,12 @@ from urllib.parse import urlsplit
 from launch.check.machine.rule import Host, rule
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
-from launch.planning.vllm_server import SERVER, group_port, planned_server, server_port
+from launch.planning.vllm_server import (
+    GENERATION_BY_SERVER,
+    group_port,
+    planned_server,
+    server_port,
+)
 from launch.rules.code import failed, passed, skipped
 from launch.worker.finding import Finding, Fix
 
@@ -53,7 +58,7 @@ def named_server_fits(plan: Plan, host: Host) -> Finding:
     """TRL waits 240 s for a server that is not there (trl/trainer/grpo_config.py,
     vllm_server_timeout), and samples from whatever model answers.
     """
-    if plan.config.recipe.generation != SERVER or planned_server(plan) is not None:
+    if plan.config.recipe.generation != GENERATION_BY_SERVER or planned_server(plan) is not None:
         return skipped("no vLLM server is named")
     flags = values_of(plan.flags)
     url = str(

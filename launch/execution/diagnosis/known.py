@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.worker.json_codec import from_json
 
-FILE = Path(__file__).with_name("known.yaml")
+KNOWN_FILE = Path(__file__).with_name("known.yaml")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Known:
 def known() -> Known:
     from launch.config.yaml_nodes import load_yaml  # slow to import
 
-    content: Any = load_yaml(FILE.read_text(encoding="utf-8"))
+    content: Any = load_yaml(KNOWN_FILE.read_text(encoding="utf-8"))
     causes = tuple(from_json(KnownCause, entry) for entry in content["causes"])
     phrases = {name: re.compile(pattern) for name, pattern in content["phrases"].items()}
     packages = {extra: tuple(names) for extra, names in content["packages"].items()}

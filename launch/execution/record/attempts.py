@@ -74,8 +74,8 @@ def attempt_layouts(folder: Path, layout: Layout) -> dict[int, Layout]:
 def find_width_changes(
     attempts: Sequence[Mapping[str, Any]], steps_before: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """Return the steps after which a run went on at another width or in another parallel mode, each
-    with what changed: `cpu1 to cpu2`.
+    """Return the steps after which a run was resumed at another width or in another parallel mode,
+    each with what changed: `cpu1 to cpu2`.
 
     `steps_before`: the steps that were done before an attempt, by its number, as its trainer has
     reported them; a checkpoint that is named after an epoch has them in no name.

@@ -75,9 +75,9 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
     attempt: int = 1  # the attempt (attempts.jsonl), since times may go back between two attempts
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         own = {"kind": self.kind, "time": self.time, "rank": self.rank, "attempt": self.attempt}
-        return versioned({**own, **self.data})
+        return {**own, **self.data}
 
 
 def parse_event(line: str | bytes, rank: int) -> Event | None:

@@ -23,9 +23,9 @@ from launch.worker.evidence import (
     TOO_SHORT,
     UNPROVEN,
     Evidence,
+    unmet_evidence,
 )
 from launch.worker.finding import Finding
-from launch.worker.json_codec import versioned
 
 _NO_INSPECTOR = "nothing checks it in this trainer"
 _OVERRIDDEN = "not checked: a flag of the user's replaces it"  # the note of such a setting
@@ -158,29 +158,11 @@ def unmet_settings(items: Iterable[Evidence], allow: Collection[str]) -> list[Fi
     worker checks them in this trainer.
     """
     failures = []
-    for item in items:
-        if item.how in (_NO_INSPECTOR, _OVERRIDDEN):
-            continue
+    for item in unmet_evidence(items, allow):
         finding = item.finding(allow)
-        if finding is not None and finding.stops:
+        if finding is not None and item.how not in (_NO_INSPECTOR, _OVERRIDDEN):
             failures.append(finding)
     return failures
-
-
-def evidence_as_json(items: Sequence[Evidence]) -> dict[str, Any]:
-    """Return the content of evidence.json."""
-    return versioned({"items": [_item_as_json(item) for item in items]})
-
-
-def _item_as_json(item: Evidence) -> dict[str, Any]:
-    return {
-        "what": item.what,
-        "requested": item.requested,
-        "found": item.value,
-        "verdict": item.verdict,
-        "how": item.how,
-        "note": item.note,
-    }
 
 
 def evidence_table(items: Sequence[Evidence], *, is_whole: bool = False) -> list[str]:

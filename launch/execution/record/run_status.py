@@ -9,7 +9,6 @@ from typing import Any
 from launch.execution.record.lock import Holder
 from launch.execution.record.outcome import Outcome, ValidationRecord
 from launch.worker.finding import Finding
-from launch.worker.json_codec import versioned
 
 
 @dataclass(frozen=True)
@@ -46,29 +45,27 @@ class RunStatus:
             parts.append(f"loss {self.loss:.4f}")
         return f"<{', '.join(parts)}>"
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         holder_fields = ("pid", "host", "user")
-        return versioned(
-            {
-                "run": self.name,
-                "folder": str(self.path),
-                "state": self.state,
-                "since": round(self.since, 3),
-                **{name: getattr(self.holder, name, None) for name in holder_fields},
-                "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
-                "phase": self.phase,
-                "step": self.step,
-                "total_steps": self.total_steps,
-                "loss": self.loss,
-                "reward": self.reward,
-                "reward_trend": self.outcome.reward if self.outcome else None,
-                "tokens_per_second": self.tokens_per_second,
-                "validation": self.validation,
-                "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-                "exit_code": self.outcome.exit_code if self.outcome else None,
-                **self._explanation(),
-            }
-        )
+        return {
+            "run": self.name,
+            "folder": str(self.path),
+            "state": self.state,
+            "since": round(self.since, 3),
+            **{name: getattr(self.holder, name, None) for name in holder_fields},
+            "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
+            "phase": self.phase,
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "loss": self.loss,
+            "reward": self.reward,
+            "reward_trend": self.outcome.reward if self.outcome else None,
+            "tokens_per_second": self.tokens_per_second,
+            "validation": self.validation,
+            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
+            "exit_code": self.outcome.exit_code if self.outcome else None,
+            **self._explanation(),
+        }
 
     def _explanation(self) -> dict[str, str | None]:
         """Return why the run ended, or, if its folder has another format, why it may be misread."""

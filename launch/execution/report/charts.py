@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from launch.execution.record.steps import Curve, MetricCurves, Point
 from launch.table import format_measurement
@@ -78,14 +79,14 @@ class Chart:
         """Whether all its curves stay at 0."""
         return not any(value for line in self.lines for _, value in line.points)
 
-    def as_json(self) -> dict[str, object]:
+    def json_fields(self) -> dict[str, Any]:
         """Return what charts.js reads: the points, a value that is not finite as text."""
         lines = []
         for line in self.lines:
             steps = [step for step, _ in line.points]
             values = [round_value(value) for _, value in line.points]
             lines.append({"label": line.label, "steps": steps, "values": values})
-        content: dict[str, object] = {"steps": self.steps, "unit": self.unit, "lines": lines}
+        content: dict[str, Any] = {"steps": self.steps, "unit": self.unit, "lines": lines}
         if self.marks:
             content["marks"] = self.marks
         return content

@@ -41,8 +41,9 @@ from launch.files import write_file
 from launch.table import Table, format_duration, format_measurement
 from launch.terminal import printable
 from launch.worker.finding import Finding
+from launch.worker.json_codec import to_json
 
-FILE = "report.html"
+PAGE_FILE = "report.html"
 _FOLDER = Path(__file__).parent
 _CHART_SCRIPTS = ("drawing.js", "charts.js")
 _MAX_POINTS = 40_000  # points of all curves of a page, which take about 2 MB
@@ -102,8 +103,8 @@ def _render(
     **content: Any,
 ) -> str:
     """Return a page: its head, its style and its scripts, its charts, and the rest of its content.
-    `kinds` has the kind of each run's stage, `marks` the steps after which a run went on at another
-    width.
+    `kinds` has the kind of each run's stage, `marks` the steps after which a run was resumed at
+    another width.
 
     The page's content security policy allows these scripts and nothing else.
     """
@@ -135,7 +136,7 @@ def _render(
         drawings=[Drawing(chart) for chart in drawn],
         single=single_values,
         always_0=always_0,
-        data=[chart.as_json() for chart in drawn],
+        data=to_json(drawn),
         **content,
     )
     return str(page)
@@ -279,13 +280,15 @@ def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str]
     A problem is only a warning, because the outcome of the run has been recorded.
     """
     try:
-        write_file(folder / FILE, render())
+        write_file(folder / PAGE_FILE, render())
     except KeyboardInterrupt:
         notify("the report was left out: interrupted")
     except Exception as error:
-        notify(f"warning: {folder / FILE} could not be written: {type(error).__name__}: {error}")
+        notify(
+            f"warning: {folder / PAGE_FILE} could not be written: {type(error).__name__}: {error}"
+        )
     else:
-        notify(f"report: {folder / FILE}")
+        notify(f"report: {folder / PAGE_FILE}")
 
 
 def save_page(path: Path, page: str) -> None:

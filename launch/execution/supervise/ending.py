@@ -12,6 +12,7 @@ from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.streams import SERVER_LOG
 from launch.execution.supervise.watch import Watch
+from launch.worker.json_codec import to_json
 from launch.worker.wording import count_of
 
 SERVER_DIED = "vllm_server_died"
@@ -66,7 +67,7 @@ def conclude(
     line = cause.line if is_named else f"rank {cause.rank}: {cause.line}"
     failed = replace(run, exit_code=EXIT_FAILED, cause=line, detail=cause.detail)
     if finding is not None and finding.failed:
-        failed = replace(failed, guard=finding.as_json())
+        failed = replace(failed, guard=to_json(finding))
     unmet = observer.causes.unmet_expectation()
     if unmet is not None:
         # The worker's own message already contains the advice, and a cure would match an unrelated
@@ -93,7 +94,7 @@ def _stopped_by_guard(run: Outcome, finding: GuardFinding, watch: Watch) -> RunE
         exit_code=EXIT_STOPPED,
         cause=finding.message,
         cause_id=finding.id,
-        guard=finding.as_json(),
+        guard=to_json(finding),
         checkpoint=str(good.path) if good is not None else None,
     )
     if watch.stacks is not None:

@@ -32,6 +32,7 @@ from launch.execution.record.written import CheckpointRecorder
 from launch.execution.supervise.streams import LAUNCHER, SERVER
 from launch.execution.supervise.watch import Watch
 from launch.files import JsonLines
+from launch.worker.json_codec import versioned
 
 _MAX_PENDING = (
     10_000  # events that a blocked display may leave in the queue; older ones are dropped
@@ -109,7 +110,7 @@ class Observer:
 
     def record(self, event: Event) -> None:
         """Write an event to events.jsonl; may be called from any thread."""
-        self._append(self._events_file, replace(event, attempt=self._attempt).as_json())
+        self._append(self._events_file, versioned(replace(event, attempt=self._attempt)))
 
     def close(self) -> None:
         if self._checkpoints is not None:

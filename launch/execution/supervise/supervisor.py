@@ -41,6 +41,7 @@ from launch.execution.supervise.streams import SERVER_LOG, Channel, Pump
 from launch.execution.supervise.watch import Watch, WatchConfig
 from launch.redact import add_secrets
 from launch.resources import PYTHON_VARIABLES
+from launch.worker.json_codec import to_json
 
 _REFRESH = 0.2  # seconds
 _REPEAT = "; press again to end them at once"
@@ -253,7 +254,7 @@ class _LiveRun:
             self.screen.show(self.observer.display_events.popleft())
         while self.watch.findings:
             finding = self.watch.findings.popleft()
-            values = {**finding.as_json(), "stop": finding.stops}
+            values = {**to_json(finding), "stop": finding.stops}
             self.observer.record(Event("guard", time.time(), 0, values))
         while self.watch.messages:
             self.screen.say(self.watch.messages.popleft())

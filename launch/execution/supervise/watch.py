@@ -276,7 +276,7 @@ class Watch:
         self.in_time = self._end_run()
 
     def _dump_all_stacks(self) -> Stacks:
-        """Return the stacks of every rank, or why there are none: the run is ended all the same."""
+        """Return the stacks of every rank, or why there are none. The run ends in both cases."""
         try:
             if self._peers is None:
                 return self._dump_local_stacks()

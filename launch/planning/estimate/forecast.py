@@ -96,7 +96,7 @@ class MemoryForecast:
     def __repr__(self) -> str:
         return f"<{describe_forecast(self)[0]}>"
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         card = {"gib": round(self.card.gib, 2), "source": self.card.source} if self.card else None
         return {
             "fit": self.fit.value,

@@ -49,7 +49,7 @@ from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 # Bytes of the CUDA context with its kernels, and of NCCL's buffers with several ranks. They are usual
 # sizes, which no source gives and torch's counters do not show.
-CONTEXT = 0.6 * GIB
+_CONTEXT = 0.6 * GIB
 COMMUNICATION = 1.2 * GIB
 
 
@@ -76,7 +76,7 @@ def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
     generation = _generation(setting, parameters + optimizer)
     moments = (*training, *passes, *generation)
     peak = max(moments, key=lambda moment: moment.size)
-    context = CONTEXT + setting.vllm_gib * GIB
+    context = _CONTEXT + setting.vllm_gib * GIB
     if setting.ranks > 1:
         context += COMMUNICATION
     return MemoryEstimate(

@@ -77,7 +77,7 @@ class MemoryEstimate:
         )
         return {name: getattr(self, name) for name in names}
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "total_gib": round(self.total, 2),
             "reserved_gib": round(self.reserved, 2),

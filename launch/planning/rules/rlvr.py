@@ -10,7 +10,7 @@ from launch.config.schema import Device, Launcher
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs
 from launch.planning.rules.plan_rule import FlagsCase, SettingsCase, plan_rule
-from launch.planning.vllm_server import SERVER, group_port, server_port, starts_server
+from launch.planning.vllm_server import GENERATION_BY_SERVER, group_port, server_port, starts_server
 from launch.rules.code import failed, warned
 from launch.worker.finding import Finding, Fix
 
@@ -75,7 +75,7 @@ def learners_and_engines_take_all_gpus(case: FlagsCase) -> Iterator[Finding]:
 def server_has_two_ports(case: FlagsCase) -> Iterator[Finding]:
     """TRL talks to vLLM's server at one port, and sends it weights at another one."""
     port = server_port(case.values)
-    if case.config.recipe.generation == SERVER and port == group_port(case.values):
+    if case.config.recipe.generation == GENERATION_BY_SERVER and port == group_port(case.values):
         message = f"vLLM's server and the group that sends it weights can't share port {port}"
         yield failed(message, "set another port", "flags.vllm_group_port")
 

@@ -14,7 +14,7 @@ from launch.config.kinds import Kind
 from launch.config.schema import DataFormat
 from launch.files import load_json
 from launch.planning.chat_template import (
-    CHAT_TEMPLATE,
+    TEMPLATE_KEY,
     brings_template,
     find_template_name,
     find_text,
@@ -87,7 +87,7 @@ def answers_are_marked(case: FlagsCase) -> Iterator[Finding]:
         "a loss on all turns"
     )
     cure = Fix.of(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
-    yield failed(message, cure, case.origins.of(CHAT_TEMPLATE).where)
+    yield failed(message, cure, case.origins.of(TEMPLATE_KEY).where)
 
 
 def _marks_answers(case: FlagsCase, use: _Use) -> bool:
@@ -139,7 +139,7 @@ def family_has_later_templates(plan: Plan) -> Iterator[Finding]:
     later = [other for other in others if family_names(other)[0] == other]
     if later:
         message = f"recipe.chat_template={template.name} is the format of the family's first models"
-        yield warned(message, f"later ones have {', '.join(later)}", CHAT_TEMPLATE)
+        yield warned(message, f"later ones have {', '.join(later)}", TEMPLATE_KEY)
 
 
 @plan_rule("other_template_text", severity="warning")
@@ -158,4 +158,4 @@ def template_is_the_locked_one(plan: Plan) -> Iterator[Finding]:
         f"TRL {locked.trl}'s"
     )
     cure = "it is used, and the run's identity follows it; name a .jinja file for another text"
-    yield warned(message, cure, CHAT_TEMPLATE)
+    yield warned(message, cure, TEMPLATE_KEY)

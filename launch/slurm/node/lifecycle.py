@@ -12,7 +12,7 @@ from pathlib import Path
 from launch.check.machine.parser import parser_accepts
 from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.compose import Composed
-from launch.config.schema import Device
+from launch.config.schema import Device, RootConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, UserError, refusal
 from launch.execution.display import display_for
 from launch.execution.engine import build_cache
@@ -81,22 +81,22 @@ def run_task(task: NodeTask, allocation: Allocation, signals: NodeSignals) -> in
     return _run(lambda peers: task, folder, heartbeat, allocation, signals)
 
 
-def record_killed(composed: Composed, allocation: Allocation, code: int) -> int:
+def record_killed(config: RootConfig, stage: str, allocation: Allocation, code: int) -> int:
     """Record how a run ended whose launchers a signal ended; `code` is the exit code of their step.
 
     Slurm kills them without a warning after a signal to the batch script's srun (`scancel --full`),
     the system does when memory runs out, and a library may crash. Returns `code`, or 0 if the run
     was done by then.
     """
-    runs = runs_folder(composed.config, Path.cwd())
-    name = composed.config.name or ""
-    folder = RunFolder(runs / composed.stage / name)
+    runs = runs_folder(config, Path.cwd())
+    name = config.name or ""
+    folder = RunFolder(runs / stage / name)
     run_status = folder_status(folder.path) if name else "absent"
-    if run_status == "done" and not composed.config.restart:
+    if run_status == "done" and not config.restart:
         return EXIT_DONE
     if run_status != "unfinished" or find_holder(lock_path(folder.path)):
         return code
-    log = JobLog(JobFolder.of(runs, composed.stage, name).log(allocation.job_id), 0)
+    log = JobLog(JobFolder.of(runs, stage, name).log(allocation.job_id), 0)
     tasks = log.find_ended_tasks()
     # Slurm kills the others when one has ended by itself.
     crashed = [(host, end) for host, end in tasks if not end.startswith(("Killed", "Terminated"))]

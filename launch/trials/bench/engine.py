@@ -103,7 +103,7 @@ def _find_misplaced(label: str, arguments: Sequence[str]) -> list[Finding]:
     return problems
 
 
-LEAST_STEPS = 2  # steps after the warm-up
+_LEAST_STEPS = 2  # steps after the warm-up
 # Keys besides those of `data` that decide which samples and tokens the settings train on.
 _OF_DATA = ("stage.kind", "recipe.max_seq_length", "recipe.chat_template", "recipe.seed")
 # Keys that the table of differences leaves out, because it shows the planned values instead.
@@ -146,9 +146,9 @@ def _check_numbers(plan: Plan) -> Plan:
     """Return the plan if its steps can be measured. Raises UserError: bench_steps."""
     bench = plan.config.bench
     problems = []
-    if bench.steps - bench.warmup < LEAST_STEPS:
+    if bench.steps - bench.warmup < _LEAST_STEPS:
         message = f"steps={bench.steps} after warmup={bench.warmup} leaves too few steps to measure"
-        cure = f"use steps={bench.warmup + LEAST_STEPS} or more"
+        cure = f"use steps={bench.warmup + _LEAST_STEPS} or more"
         problems.append(Finding.error("bench_steps", message, "bench.steps", cure))
     total = plan.config.recipe.max_steps
     if total is not None and total < bench.steps:

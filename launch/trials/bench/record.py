@@ -93,7 +93,7 @@ class BenchSide:
             medians[name] = median(values)
         return medians
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
             "label": self.label,
             "overrides": self.overrides,
@@ -116,8 +116,8 @@ class BenchRun(TrialRun):
     repeat: int = field(kw_only=True)  # 1 and more
     side: BenchSide = field(kw_only=True)
 
-    def as_json(self) -> dict[str, Any]:
-        return {**super().as_json(), "repeat": self.repeat}
+    def json_fields(self) -> dict[str, Any]:
+        return {**super().json_fields(), "repeat": self.repeat}
 
 
 @dataclass
@@ -240,8 +240,9 @@ class BenchRecord(TrialRecord[BenchRun]):
         lines = [str(side.rate) for side in self.sides if side.rate]
         return list(dict.fromkeys(lines))
 
-    def contents(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
+            **super().json_fields(),
             "message": self.message,
             "options": self.config,
             "identical_settings": self.same_setting,

@@ -7,10 +7,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from launch.config.kinds import Kind
 from launch.config.schema import Device
 from launch.config.trials import GradNormGate
-from launch.execution.completion import compare_first_loss
 from launch.execution.guards import describe_non_finite
 from launch.trials.measurement import (
     HOST_MEMORY,
@@ -22,17 +20,13 @@ from launch.trials.measurement import (
     second_half_ratio,
 )
 from launch.trials.rollout.gate import LOSS_KINDS, GateCase, failed, gate, passed, warned
-from launch.worker.evidence import PROVEN, REFUTED, TOO_SHORT, Evidence
+from launch.worker.evidence import PROVEN, REFUTED, Evidence, unmet_evidence
 from launch.worker.finding import Finding
 
-_DPO = (Kind.dpo,)
-_PREFERENCES = (Kind.dpo, Kind.kto)  # with rewards of good and of bad answers
-_NO_REFERENCE = ("simpo",)  # the losses of DPO that need no reference model
 
-
-def _judge_finite(measured: Measurement, name: str, title: str) -> Finding | None:
-    """Return a failure that names the first step whose number under `name` is NaN or infinite; None
-    where all are finite.
+def judge_finite(measured: Measurement, name: str, title: str) -> Finding | None:
+    """Return a failure that names the first step whose number under `name` is NaN or infinite, in
+    the words of the guard non_finite; None where all are finite.
     """
     non_finite = measured.non_finite(name)
     if not non_finite:
@@ -58,13 +52,17 @@ def finished_steps(case: GateCase) -> Finding:
 
 @gate("loss_finite", "a weight that has become NaN stays NaN", early=True)
 def loss_finite(case: GateCase) -> Finding | None:
-    """A loss that is not finite has already destroyed the weights."""
+    """A loss that is not finite has already destroyed the weights.
+
+    The guard non_finite ends a run at its first such loss. This gate judges the recorded steps, so
+    that it holds without guards too, and fails where no loss was logged at all.
+    """
     if not case.now.steps:
         return None
     series = case.now.series("loss")
     if not series:
         return failed("no loss was logged", steps=len(case.now.steps))
-    failure = _judge_finite(case.now, "loss", "loss")
+    failure = judge_finite(case.now, "loss", "loss")
     if failure is not None:
         return failure
     _, last = series[-1]
@@ -77,7 +75,11 @@ def loss_finite(case: GateCase) -> Finding | None:
     early=True,
 )
 def memory_room(case: GateCase) -> Finding | None:
-    """The GPU has memory left at the peak, so that a longer sample fits, too."""
+    """The GPU has memory left at the peak, so that a longer sample fits, too.
+
+    No guard compares the peak with the GPU's memory: memory_creep judges whether it keeps growing,
+    which takes hundreds of steps.
+    """
     now = case.now
     if now.outcome.cause_id in (OUT_OF_MEMORY, HOST_MEMORY):
         steps = now.outcome.steps
@@ -108,45 +110,33 @@ def memory_room(case: GateCase) -> Finding | None:
 def evidence_complete(case: GateCase) -> Finding | None:
     """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss
     still falls.
+
+    A run stops for the same evidence, but not for a setting that nothing checks in its trainer, and
+    not before its end: a rollout also judges a width that ended early.
     """
-    requested = _judged_evidence(case.now)
-    unproven = [item for item in requested if item.verdict != PROVEN]
-    refuted = [item for item in unproven if item.verdict == REFUTED]
-    numbers = {"asked": len(requested), "proven": len(requested) - len(unproven)}
+    evidence = case.now.evidence
+    unmet = unmet_evidence(evidence, case.now.plan.config.allow)
+    refuted = [item for item in unmet if item.verdict == REFUTED]
+    proven = [item for item in evidence if item.verdict == PROVEN]
+    requested = len(proven) + len(unmet)
+    numbers = {"asked": requested, "proven": len(proven)}
     if refuted:
         names = [item.what for item in refuted]
-        sentences = [
-            f"{item.what}={item.requested} was requested, but is {item.value}" for item in refuted
-        ]
-        return failed("; ".join(sentences), refuted=names, **numbers)
-    if requested and not unproven:
-        values = {item.what: item.value for item in case.now.evidence}
+        return failed(_join_sentences(refuted), refuted=names, **numbers)
+    if requested and not unmet:
+        values = {item.what: item.value for item in evidence}
         names = [name for name in ("liger", "packing", "attention", "dtype") if values.get(name)]
         shown = ", ".join(f"{name} {values[name]}" for name in names)
-        return passed(f"all {len(requested)} proven; {shown}", **numbers)
+        return passed(f"all {requested} proven; {shown}", **numbers)
     if not case.now.finished:
         return None  # the run ended before the inspection; another gate reports the cause
     if not requested:
         return failed("the run proved no setting of its plan", **numbers)
-    settings = ", ".join(f"{item.what}={item.requested}" for item in unproven)
-    return failed(f"no proof of {settings}", **numbers)
+    return failed(_join_sentences(unmet), **numbers)
 
 
-def _judged_evidence(measured: Measurement) -> list[Evidence]:
-    """Return the requested settings that this gate has to judge.
-
-    Settings are left out that a short run cannot show, or that `allow` accepts as refuted or
-    unproven, as it does at the end of a run.
-    """
-    allow = measured.plan.config.allow
-    judged = []
-    for item in measured.evidence:
-        if item.requested is None or item.how == TOO_SHORT:
-            continue
-        finding = item.finding(allow)
-        if finding is None or not finding.allowed:
-            judged.append(item)
-    return judged
+def _join_sentences(items: Sequence[Evidence]) -> str:
+    return "; ".join(item.sentence for item in items)
 
 
 @gate(
@@ -179,13 +169,17 @@ def all_ranks_step(case: GateCase) -> Finding | None:
     early=True,
 )
 def grad_norm_sane(case: GateCase) -> Finding | None:
-    """A gradient norm that is huge, or jumps, is the first sign of divergence."""
+    """A gradient norm that is huge, or jumps, is the first sign of divergence.
+
+    The guard grad_norm compares a norm with the median of earlier ones, and ends a run whose norms
+    stay high. This gate also fails a width whose median itself is huge, and warns of a single spike.
+    """
     if not case.now.steps:
         return None
     series = case.now.series("grad_norm")
     if not series:
         return warned("this trainer logs no gradient norm")
-    failure = _judge_finite(case.now, "grad_norm", "gradient norm")
+    failure = judge_finite(case.now, "grad_norm", "gradient norm")
     if failure is not None:
         return failure
     return _judge_gradient_norms(series, case.config.grad_norm_sane)
@@ -286,115 +280,6 @@ def mann_kendall(values: Sequence[float]) -> float:
     if s == 0 or deviation == 0:
         return 0.0
     return (s - math.copysign(1, s)) / deviation
-
-
-@gate(
-    "first_dpo_loss",
-    "Rafailov et al. 2023, equation 7: -log sigmoid(0), as the policy starts as the reference; "
-    "Ethayarajh et al. 2024, equation 7: 1 - sigmoid(0)",
-    kinds=_PREFERENCES,
-)
-def first_dpo_loss(case: GateCase) -> Finding | None:
-    """At the first step the policy is the reference, so DPO's sigmoid loss is ln 2, and KTO's 1/2;
-    else the reference is another model, a stale cache, or gets other inputs.
-    """
-    step, loss = next(iter(case.now.series("loss")), (0, math.nan))
-    compared = compare_first_loss(case.now.plan, step, loss, case.config.first_dpo_loss.tolerance)
-    if compared is None:
-        return None
-    numbers = {"loss": loss, "away": compared.distance, "tolerance": compared.tolerance}
-    if not compared.distance <= compared.tolerance:
-        message = (
-            f"the first loss is {loss:.4g}, not {compared.name} ({compared.due:.4g}): the "
-            "reference is not this policy"
-        )
-        return failed(message, **numbers)
-    return passed(f"{loss:.4f}, {compared.distance:.1g} from {compared.name}", **numbers)
-
-
-@gate(
-    "reference_cached",
-    "dpo_utils.py:437 and :515 log that the cache is read or written",
-    kinds=_DPO,
-)
-def reference_cached(case: GateCase) -> Finding | None:
-    """The reference's log-probs are computed once, which takes minutes without a logged loss, and
-    are then cached.
-    """
-    now = case.now
-    if now.plan.config.recipe.loss in _NO_REFERENCE:
-        return None
-    if now.plan.trainer == "trl_dpo":
-        return passed("no cache: TRL computes its reference in every step")
-    seconds = now.phases.get("reference_logprobs", 0.0)
-    item = now.find_evidence("reference_logprobs_cache")
-    if item is None:
-        message = "the trainer reported no reference cache, neither read nor written"
-        return failed(message, seconds=seconds)
-    cache = item.value
-    return passed(f"cache {cache}, {seconds:.0f} s", cache=cache, seconds=seconds)
-
-
-@gate(
-    "reward_accuracy",
-    "rewards/accuracy: the fraction of pairs whose chosen answer has the higher reward",
-    kinds=_DPO,
-)
-def reward_accuracy(case: GateCase) -> Finding:
-    """Accuracy that never changes means that the policy does not change, or that both answers are
-    the same.
-    """
-    config = case.config.loss_falls
-    values = finite(case.now.values("rewards/accuracy"))
-    if not values:
-        return failed("no reward accuracy was logged")
-    low = min(values)
-    high = max(values)
-    last = values[-1]
-    numbers = {"low": low, "high": high, "last": last, "steps": len(values)}
-    if low != high:
-        return passed(f"{low:.2f} to {high:.2f}, {last:.2f} at the end", **numbers)
-    message = f"the reward accuracy is {low:.3g} at each of {len(values)} steps"
-    if len(values) < config.short:
-        return warned(message, **numbers)
-    return failed(message, **numbers)
-
-
-@gate("chosen_above_rejected", "rewards/margin: chosen minus rejected reward", kinds=_PREFERENCES)
-def chosen_above_rejected(case: GateCase) -> Finding | None:
-    """The chosen answers must score above the rejected ones; else the two are swapped."""
-    config = case.config.loss_falls
-    margins = finite(case.now.values("rewards/margin"))
-    if not margins:
-        return None
-    last_third = max(1, len(margins) // 3)
-    end = statistics.median(margins[-last_third:])
-    numbers = {"margin": end, "steps": len(margins)}
-    if end > 0:
-        return passed(f"margin {end:.4g} at the end", **numbers)
-    message = f"the margin is {end:.4g} at the end"
-    if len(margins) < config.long:
-        return warned(message, **numbers)
-    return failed(f"{message}: rejected is above chosen", **numbers)
-
-
-@gate(
-    "margins_finite",
-    "a log-prob of minus infinity: an empty or truncated answer",
-    kinds=_PREFERENCES,
-    early=True,
-)
-def margins_finite(case: GateCase) -> Finding | None:
-    """A margin that is not finite comes from a sample without an answer."""
-    if not case.now.steps:
-        return None
-    series = case.now.series("rewards/margin")
-    if not series:
-        return warned("no margins were logged")
-    failure = _judge_finite(case.now, "rewards/margin", "margin")
-    if failure is not None:
-        return failure
-    return passed(f"{len(series)} margins", steps=len(series))
 
 
 @gate("throughput_steady", "tokens without padding over all ranks, by the trainer's own clock")

@@ -16,7 +16,7 @@ from launch.trials.measurement import (
     finite,
     relative_difference,
 )
-from launch.trials.rollout import gates
+from launch.trials.rollout import gates, gates_preferences
 from launch.trials.rollout.gate import (
     LOSS_KINDS,
     Gate,
@@ -27,6 +27,7 @@ from launch.trials.rollout.gate import (
     warned,
 )
 from launch.worker.finding import Finding
+from launch.worker.json_codec import to_json
 
 
 @gate(
@@ -296,11 +297,11 @@ GATES: tuple[Gate, ...] = (
     gates.all_ranks_step,
     gates.grad_norm_sane,
     gates.loss_falls,
-    gates.first_dpo_loss,
-    gates.reference_cached,
-    gates.reward_accuracy,
-    gates.chosen_above_rejected,
-    gates.margins_finite,
+    gates_preferences.first_dpo_loss,
+    gates_preferences.reference_cached,
+    gates_preferences.reward_accuracy,
+    gates_preferences.chosen_above_rejected,
+    gates_preferences.margins_finite,
     gates.throughput_steady,
     gates.padding,
     same_data,
@@ -322,7 +323,7 @@ def gate_json(result: Finding) -> dict[str, Any]:
     """Return a gate's result for the record, with the gate's reason and the source of its limit."""
     gate = next(gate for gate in GATES if gate.id == result.id)
     return {
-        **result.as_json(),
+        **to_json(result),
         "verdict": result.severity,
         "reason": gate.summary,
         "source": gate.source,

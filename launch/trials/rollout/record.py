@@ -77,9 +77,9 @@ class WidthRun(TrialRun):
     def failed_gates(self) -> list[Finding]:
         return [result for result in self.gate_results if result.stops]
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {
-            **super().as_json(),
+            **super().json_fields(),
             "efficiency": self.efficiency,
             "gates": [gate_json(result) for result in self.gate_results],
             "projection": self.projection,
@@ -165,5 +165,10 @@ class RolloutRecord(TrialRecord[WidthRun]):
     def notes(self) -> list[str]:
         return [str(difference) for difference in self.differences]
 
-    def contents(self) -> dict[str, Any]:
-        return {"options": self.config, "differences": self.differences, "full_run": self.full_run}
+    def json_fields(self) -> dict[str, Any]:
+        return {
+            **super().json_fields(),
+            "options": self.config,
+            "differences": self.differences,
+            "full_run": self.full_run,
+        }

@@ -20,13 +20,13 @@ from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.space import Candidate, held_flags
 from launch.trials.view import runs_table
 
-GROUP = "tuned"  # the Hydra group of overlays
+_GROUP = "tuned"  # the Hydra group of overlays
 
 
 def overlay_path(name: str, environ: Mapping[str, str]) -> Path:
     """Return the overlay's path, in the folder that LAUNCH_CONFIG_DIR names or in the user's own."""
     folder = user_folder(environ) or default_user_folder(environ)
-    return folder / GROUP / f"{name}.yaml"
+    return folder / _GROUP / f"{name}.yaml"
 
 
 def overlay_text(record: TuneRecord) -> str:
@@ -54,7 +54,7 @@ def overlay_text(record: TuneRecord) -> str:
         "record": str(record.folder),
     }
     setting = _setting_keys(best.candidate, plan)
-    setting[GROUP] = facts
+    setting[_GROUP] = facts
     comments = ["@package _global_", *_overlay_comments(record, date)]
     head = "".join(f"{write_comment(line)}\n" for line in comments)
     return head + yaml.safe_dump(setting, sort_keys=False, allow_unicode=True)
@@ -72,7 +72,7 @@ def _overlay_comments(record: TuneRecord, date: str) -> list[str]:
     if record.loss_sentence:
         lines.append(record.loss_sentence)
     lines.append(f"The search is in {record.folder}. Its probes:")
-    table = runs_table(record.verb, record.as_json()["runs"])
+    table = runs_table(record.verb, record.file_content()["runs"])
     return lines + [f"  {line}" for line in table.lines()]
 
 

@@ -15,11 +15,12 @@ from launch.trials.record import State, TrialRecord, seconds_left
 from launch.trials.tune.predict import Prediction, Probe, Workload, is_final, judge_probe
 from launch.trials.tune.search import Estimate, Stop, correct_predictions, find_fastest
 from launch.trials.tune.space import (
-    KEYS,
+    SEARCHED_KEYS,
     Space,
     SplitWeighting,
     compare_loss,
 )
+from launch.worker.json_codec import to_json
 
 _LISTED = 40  # predictions in the file
 _REASONS = {
@@ -255,7 +256,7 @@ class TuneRecord(TrialRecord[Probe]):
             if compare_loss(candidate, base, self.plan) == SplitWeighting.micro_batches:
                 name = differing[0]
                 values[name] = getattr(base, name)
-        return [f"{KEYS[name]}={format_value(value)}" for name, value in values.items()]
+        return [f"{SEARCHED_KEYS[name]}={format_value(value)}" for name, value in values.items()]
 
     @property
     def _loss_unit(self) -> str:
@@ -264,11 +265,12 @@ class TuneRecord(TrialRecord[Probe]):
             return "token"
         return KINDS[self.plan.config.stage.kind].unit
 
-    def contents(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         best = self.best
         lengths = self.workload.lengths
         seconds_used = sum(probe.seconds or 0.0 for probe in self.runs)  # reused probes count too
         return {
+            **super().json_fields(),
             "identity": self.plan.identity,
             "width": str(self.plan.parallel.width),
             "card": self.card,
@@ -297,7 +299,7 @@ class TuneRecord(TrialRecord[Probe]):
 
     def run_json(self, run: Probe) -> dict[str, Any]:
         return {
-            **run.as_json(),
+            **to_json(run),
             "overrides": run.candidate.overrides(),
             "predicted_seconds": run.prediction.seconds,
             "predicted_gib": run.prediction.probe_gib,

@@ -123,7 +123,7 @@ class Estimate:
     def per_second(self) -> float:
         return self.prediction.step.load.tokens / self.seconds
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         step = self.prediction.step
         return {
             "label": self.prediction.label,

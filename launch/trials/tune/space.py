@@ -24,7 +24,7 @@ from launch.planning.rule_facts import PlanFacts, find_by_rules
 from launch.worker.json_codec import to_json
 
 # The attributes of a candidate that are searched, and their configuration keys.
-KEYS = {
+SEARCHED_KEYS = {
     "per_device": "recipe.per_device_batch_size",
     "mode": "parallel",
     "packing": "recipe.packing",
@@ -63,7 +63,9 @@ class Candidate:
 
     def keys(self) -> dict[str, Any]:
         """Return the configuration keys and their values."""
-        keys: dict[str, Any] = {key: to_json(getattr(self, name)) for name, key in KEYS.items()}
+        keys: dict[str, Any] = {
+            key: to_json(getattr(self, name)) for name, key in SEARCHED_KEYS.items()
+        }
         if self.averaging is not None:
             keys["recipe.loss_averaging"] = self.averaging
         return keys | dict(self.extra)
@@ -119,7 +121,7 @@ class Candidate:
 
 
 # The value of recipe.loss_averaging with which every token of the global batch weighs the same.
-TOKENS = LossAveraging.tokens.value
+BY_TOKENS = LossAveraging.tokens.value
 _WORKERS = "dataloader_num_workers"  # flag of TRL's trainers
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
 
@@ -145,7 +147,7 @@ def build_space(plan: Plan, installed: Collection[str]) -> Space:
     left_out: list[str] = []
     possible = _possible_values(plan, base, installed, left_out)
     choices: dict[str, Iterable[Any]] = {}
-    for name, key in KEYS.items():
+    for name, key in SEARCHED_KEYS.items():
         recipe_key = key.partition(".")[2]
         is_set = bool(explicit & {key, f"{key}.mode"})
         if is_set or explicit_flags(plan, recipe_key):
@@ -192,14 +194,14 @@ def _possible_values(
         "balanced": (False, True) if _is_compatible(plan, balanced=True) else (),
     }
     for name, values in of_recipe.items():
-        recipe_key = KEYS[name].removeprefix("recipe.")
+        recipe_key = SEARCHED_KEYS[name].removeprefix("recipe.")
         possible[name] = _supported(trainer, recipe_key, values)
     return possible
 
 
 def _can_weigh_tokens(plan: Plan) -> bool:
     """Whether the trainer has recipe.loss_averaging=tokens and the recipe's flags permit it."""
-    if TOKENS not in _supported(plan.config.trainer, "loss_averaging", (TOKENS,)):
+    if BY_TOKENS not in _supported(plan.config.trainer, "loss_averaging", (BY_TOKENS,)):
         return False
     return _is_compatible(plan, loss_averaging=LossAveraging.tokens)
 
@@ -316,7 +318,7 @@ def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candid
     loss.
     """
     changes_loss = compare_loss(candidate, base, plan) == SplitWeighting.micro_batches
-    return replace(candidate, averaging=TOKENS) if changes_loss else candidate
+    return replace(candidate, averaging=BY_TOKENS) if changes_loss else candidate
 
 
 def _is_distinct(candidate: Candidate, plan: Plan) -> bool:
@@ -393,7 +395,7 @@ def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple
 def held_flags(plan: Plan) -> dict[str, Any]:
     """Return the flags that the user set in place of keys that are searched, with their values."""
     names = {_WORKERS}
-    for key in KEYS.values():
+    for key in SEARCHED_KEYS.values():
         names.update(explicit_flags(plan, key.partition(".")[2]))
     return {name: value for name, value in plan.config.flags.items() if name in names}
 

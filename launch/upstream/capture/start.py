@@ -27,7 +27,7 @@ from launch.upstream.pin.checkout import blob_id, differing_files
 from launch.upstream.rules.source import find_differing
 from launch.upstream.schema import Schema, schema_from_json
 
-SECONDS = 180.0  # on the processor: the longest that a script may take to reach its parser
+_SECONDS = 180.0  # on the processor: the longest that a script may take to reach its parser
 # how an error begins that a second attempt with the same content would meet again
 _PERMANENT_ERRORS = (
     "it ended before",
@@ -145,7 +145,7 @@ class _Script:
             self.python,
             program.__file__,
             arguments,
-            SECONDS,
+            _SECONDS,
             request,
             environ=environ,
             has_gpus=has_gpus,

@@ -17,6 +17,7 @@ from typing import Any
 from launch.files import load_json
 from launch.upstream.pin.lock import DATA, locked_schema
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, trainer_name
+from launch.worker.json_codec import without_none
 
 LEDGER_FILE = DATA / "ledger.json"
 HINTS_FILE = DATA / "hints.json"
@@ -46,11 +47,11 @@ class LedgerEntry:
         source = f"#{self.pull_request}" if self.pull_request else self.commit[:9]
         return f"{source} ({self.date})"
 
-    def as_json(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """Return what is set, without the trainers: the JSON lists the changes of one of them."""
-        record = {name: value for name, value in vars(self).items() if value is not None}
-        del record["trainers"]
-        return record
+        fields = without_none(vars(self))
+        del fields["trainers"]
+        return fields
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..finding import Finding
+from ..json_codec import without_none
 from .sentences import wording_of
 
 # The verdicts.
@@ -42,6 +43,18 @@ class Evidence:
     verdict: str | None = None  # PROVEN, REFUTED or UNPROVEN; None if nothing was requested
     note: str | None = None
 
+    @classmethod
+    def read(cls, item: Mapping[str, Any]) -> Evidence:
+        """Return the evidence that an item of evidence.json holds."""
+        return cls(
+            what=str(item.get("what")),
+            value=item.get("found"),
+            how=item.get("how"),
+            requested=item.get("requested"),
+            verdict=item.get("verdict"),
+            note=item.get("note"),
+        )
+
     def judge(self, requested: str | None, holds: bool | None) -> Evidence:
         """Return a copy with the verdict on what is `requested`.
 
@@ -62,9 +75,20 @@ class Evidence:
         holds = None if self.value is None else str(self.value) == requested
         return self.judge(requested, holds)
 
+    def json_fields(self) -> dict[str, Any]:
+        """Return an item of evidence.json."""
+        return {
+            "what": self.what,
+            "requested": self.requested,
+            "found": self.value,
+            "verdict": self.verdict,
+            "how": self.how,
+            "note": self.note,
+        }
+
     def fields(self) -> dict[str, Any]:
         """Return the fields of an "evidence" event."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return without_none(asdict(self))
 
     def finding(self, allow: Collection[str]) -> Finding | None:
         """Return the failure of a requested setting that the run could have proven and did not.
@@ -104,3 +128,16 @@ def judge_all(evidence: Iterable[Evidence], requested: Mapping[str, str]) -> lis
         if result.verdict or result.value is not None:
             judged.append(result)
     return judged
+
+
+def unmet_evidence(items: Iterable[Evidence], allow: Collection[str]) -> list[Evidence]:
+    """Return the requested settings that are refuted or unproven and that `allow` does not accept.
+
+    Settings that so short a run cannot show are left out.
+    """
+    unmet = []
+    for item in items:
+        finding = item.finding(allow)
+        if finding is not None and finding.stops:
+            unmet.append(item)
+    return unmet

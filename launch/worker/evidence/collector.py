@@ -231,7 +231,7 @@ class EvidenceCollector:
         count = len(dataset) if hasattr(dataset, "__len__") and not is_packed else None
         return [
             *order.check_order(
-                objects, documents, script, requested.get(order.SEED), self.row_record.sources
+                objects, documents, script, requested.get(order.ORDER_SEED), self.row_record.sources
             ),
             *rows.check_longest(objects, requested.get(rows.LIMIT), self.row_record),
             *rows.check_mixture(self.row_record, count, requested.get(rows.MIXTURE)),

@@ -171,9 +171,9 @@ def _shrink_config(config: Any) -> Any:
     return small
 
 
-LAYERS = ("rms_norm", "rope", "swiglu")
+_LAYERS = ("rms_norm", "rope", "swiglu")
 LOSSES = ("cross_entropy", "fused_linear_cross_entropy", "dpo_loss")
-KERNELS = (*LAYERS, *LOSSES)
+KERNELS = (*_LAYERS, *LOSSES)
 _GATED = ({"gate_proj", "up_proj", "down_proj"}, {"gate_up_proj", "down_proj"})
 
 
@@ -332,13 +332,13 @@ def _find_offered(model_type: str) -> set[str]:
         from liger_kernel.transformers import monkey_patch
     except ImportError:
         # Liger is not installed, so that every requested kernel is missing.
-        return set(LAYERS) | {"fused_linear_cross_entropy"}
+        return set(_LAYERS) | {"fused_linear_cross_entropy"}
     apply = monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN.get(model_type)
     if apply is None:
         return set()
     parameters = inspect.signature(apply).parameters
     offered = {name for name in KERNELS if name in parameters}
-    for name in LAYERS:
+    for name in _LAYERS:
         # Some types list a kernel but do not support it: its default is False (qwen3_next's rope).
         if name in offered and parameters[name].default is False:
             offered.remove(name)

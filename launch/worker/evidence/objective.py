@@ -10,15 +10,15 @@ from . import Evidence
 from .trainer_objects import class_name
 
 BETA = "beta"
-LOSS = "loss"
+_LOSS = "loss"
 # {setting of DPO: the attribute of TRL's DPOTrainer that its loss reads}
 # (trl/trainer/dpo_trainer.py).
-_OF_DPO = {BETA: "beta", LOSS: "loss_types"}
+_OF_DPO = {BETA: "beta", _LOSS: "loss_types"}
 # {setting of KTO: the attribute of TRL's KTOTrainer that its loss reads}
 # (trl/trainer/kto_trainer.py).
 _OF_KTO = {
     BETA: "beta",
-    LOSS: "loss_type",
+    _LOSS: "loss_type",
     "desirable_weight": "desirable_weight",
     "undesirable_weight": "undesirable_weight",
 }
@@ -29,7 +29,7 @@ _OF_RLVR = {
     "kl_beta": "beta",
     "clip_range": "epsilon_low",
     "response_length": "max_completion_length",
-    LOSS: "loss_type",
+    _LOSS: "loss_type",
 }
 # Losses of open-instruct's DPO that are -log sigmoid of the difference of the two rewards.
 _OF_MARGIN = ("dpo", "dpo_norm")
@@ -70,7 +70,7 @@ def watch_dpo_loss(
     requested: Mapping[str, str], report: Callable[[Sequence[Evidence]], None]
 ) -> None:
     """Check the loss of open-instruct's DPO when it is first computed (dpo_utils.py:645)."""
-    if requested.keys().isdisjoint((BETA, LOSS)):
+    if requested.keys().isdisjoint((BETA, _LOSS)):
         return
     from open_instruct import dpo_utils
 
@@ -108,11 +108,11 @@ def check_dpo_loss(
         how = "dpo_utils.compute_loss: the rise of the rewards with a log-probability"
         value = float(f"{beta:.6g}")
         found.append(_compare(Evidence(BETA, value, how), requested[BETA]))
-    if LOSS in requested:
+    if _LOSS in requested:
         how = "dpo_utils.compute_loss on the first pairs"
-        holds = name == requested[LOSS]
+        holds = name == requested[_LOSS]
         if name in _OF_MARGIN and not settings.label_smoothing:
             due = torch.nn.functional.softplus(rejected_rewards - rewards)
             holds = holds and torch.allclose(losses.double(), due.double(), atol=_TOLERANCE)
-        found.append(Evidence(LOSS, name, how).judge(requested[LOSS], holds))
+        found.append(Evidence(_LOSS, name, how).judge(requested[_LOSS], holds))
     return found

@@ -61,7 +61,7 @@ class OlmoCoreCollector:
         count = optimizer.StepCount(steps, source="Trainer.max_steps of OLMo-core")
         loader = self._trainer.data_loader
         evidence += optimizer.check_steps(count, olmo_core.count_rows(loader), requested)
-        evidence += order.check_olmo_core_order(loader, requested.get(order.SEED))
+        evidence += order.check_olmo_core_order(loader, requested.get(order.ORDER_SEED))
         evidence += olmo_core.check_tokens(loader, requested.get("global_tokens"))
         evidence += olmo_core.check_limit(loader, requested.get(rows.LIMIT), self.row_record)
         mixture = requested.get(rows.MIXTURE)

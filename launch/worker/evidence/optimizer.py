@@ -185,7 +185,7 @@ class RateCheck:
         Returns the evidence on the first step of this process, and on the first one whose rate
         differs; [] for every other.
         """
-        if self._is_refuted:  # `allow` lets such a run go on
+        if self._is_refuted:  # `allow` lets such a run continue
             return []
         expected = self._expected(done)
         furthest = max(rates, key=lambda rate: abs(rate - expected))

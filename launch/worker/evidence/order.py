@@ -16,7 +16,7 @@ from ..wording import count_of
 from . import Evidence
 from .trainer_objects import TrainerObjects, class_name
 
-SEED = "seed"
+ORDER_SEED = "seed"
 
 # Scripts that shuffle the data set before it is sampled (finetune.py:514, dpo_tune_cache.py:263,
 # reward_modeling.py:264).
@@ -64,10 +64,10 @@ def check_order(
         shuffled = sources[0]
     if shuffled is not None and not is_shuffled(shuffled, seed):
         how = "the order of the shuffled data set"
-        return [Evidence(SEED, "another order", how).judge(requested, False)]
+        return [Evidence(ORDER_SEED, "another order", how).judge(requested, False)]
     if script == "reward_modeling.py":
         how = "the order of the shuffled data set; torch's global generator deals its rows"
-        return [Evidence(SEED, requested, how).judge(requested, True)]
+        return [Evidence(ORDER_SEED, requested, how).judge(requested, True)]
     return [_check_first_rows(objects, passed, requested)]
 
 
@@ -83,7 +83,7 @@ def deals_in_turn(trainer: Any) -> bool:
 
 
 def _unproven(reason: str, requested: str) -> Evidence:
-    return Evidence(SEED, None, reason).judge(requested, None)
+    return Evidence(ORDER_SEED, None, reason).judge(requested, None)
 
 
 def is_shuffled(dataset: Any, seed: int) -> bool:
@@ -147,7 +147,7 @@ def _check_first_rows(
     shown = ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "")
     note = f"{count_of(len(dataset), 'row')}; the first are {shown}"
     value = requested if holds else "other rows"
-    return Evidence(SEED, value, how, note=note).judge(requested, holds)
+    return Evidence(ORDER_SEED, value, how, note=note).judge(requested, holds)
 
 
 def read_documents(dataset: Any, rows: Sequence[int], loader: Any) -> list[list[Tokens]] | None:
@@ -189,7 +189,7 @@ def _check_sampler(loader: Any, requested: str) -> Evidence:
     generator = getattr(sampler, "generator", None)
     value = None if generator is None else int(generator.initial_seed())
     how = f"the generator of {class_name(sampler)}, which deals the prompts"
-    return Evidence(SEED, value, how).compare(requested)
+    return Evidence(ORDER_SEED, value, how).compare(requested)
 
 
 def check_olmo_core_order(loader: Any, requested: str | None) -> list[Evidence]:
@@ -236,4 +236,4 @@ def _judge_order(dealt: Sequence[int], noun: str, requested: str, holds: bool) -
     how = f"the {noun} that the data loader deals first, against an order computed from the seed"
     note = f"the first are {', '.join(map(str, dealt[:4]))}"
     value = requested if holds else "another order"
-    return Evidence(SEED, value, how, note=note).judge(requested, holds)
+    return Evidence(ORDER_SEED, value, how, note=note).judge(requested, holds)

@@ -22,11 +22,11 @@ from .tensors import stored
 from .trainer_objects import TrainerObjects
 
 MOVABLE = "movable_weights"
-PEAK = "schedule_peak"
+_PEAK = "schedule_peak"
 
 # If less than this share of the weights can move, nothing is learned: DPO at 1e-9 in bf16 moves 2
 # of 100,000.
-NONE = 1e-4
+_NONE = 1e-4
 # Nothing is learned by so few weights either, whatever their share of a tiny model is.
 FEW_WEIGHTS = 8
 # Below this share there is a warning. In bf16, a model of transformers' usual size of weights
@@ -120,7 +120,7 @@ def _find_endless_warmup(
         return []
     how = f"the rates of all {total} steps of the live schedule"
     note = f"no step leaves the warm-up: the largest rate of {total} steps is far below {due:.3g}"
-    evidence = Evidence(PEAK, f"{max(rates):.3g}", how, note=note)
+    evidence = Evidence(_PEAK, f"{max(rates):.3g}", how, note=note)
     return [evidence.judge(f"above {WARM:.1%} of {due:.3g}", False)]
 
 
@@ -159,13 +159,13 @@ def _judge_shares(shares: Sequence[TensorShare], rate: float, held_as: str) -> l
     if not elements:  # a rank may hold no part of any tensor
         return []
     movable = sum(tensor.share * tensor.elements for tensor in shares) / elements
-    still = [tensor.name for tensor in shares if tensor.elements and tensor.share < NONE]
+    still = [tensor.name for tensor in shares if tensor.elements and tensor.share < _NONE]
     note = f"the largest step of the schedule is {rate:.3g}, and the weights are {held_as}"
     if still:
         note += f"; none can move in {len(still)} of {len(shares)} tensors, as in {still[0]}"
     how = "the schedule's largest step against the distance of neighbouring numbers"
     evidence = Evidence(MOVABLE, f"{100 * movable:.3g}%", how, note=note)
-    least = max(NONE, FEW_WEIGHTS / elements)
+    least = max(_NONE, FEW_WEIGHTS / elements)
     return [evidence.judge(f"above {100 * least:.2g}%", movable > least)]
 
 

@@ -46,7 +46,7 @@ FIRST_CHECKPOINT = PatchInfo(
 
 
 # The names of two metrics of a step.
-TOKENS = "launch/tokens"
+TOKENS_METRIC = "launch/tokens"
 PADDED = "launch/tokens_padded"
 
 
@@ -91,7 +91,7 @@ def _record_tokens(_: PatchContext) -> None:
             if dist.is_initialized():
                 batches = dist.get_world_size(self.trainer.dp_process_group)
                 ranks_per_batch = dist.get_world_size() // batches
-            for name, value in ((TOKENS, tokens), (PADDED, padded)):
+            for name, value in ((TOKENS_METRIC, tokens), (PADDED, padded)):
                 share = value / ranks_per_batch
                 self.trainer.record_metric(name, share, reduce_type=ReduceType.sum)
 
@@ -198,7 +198,7 @@ EVIDENCE = PatchInfo(
 )
 
 
-PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
+_PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
 # Only imports in this package get placeholders; for all others the packages stay missing.
 _IMPORTER = "open_instruct"
 
@@ -272,11 +272,11 @@ def _importing_package() -> str:
 
 def find_missing() -> list[str]:
     """Return the PACKAGES that this interpreter does not have."""
-    return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def _all_installed(_: PatchContext) -> str | None:
-    return None if find_missing() else f"{', '.join(PACKAGES)} are installed"
+    return None if find_missing() else f"{', '.join(_PACKAGES)} are installed"
 
 
 def _install_placeholders(context: PatchContext) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..channel import EventWriter
 from ..hooks import replaces
-from .olmo_core import PADDED, TOKENS
+from .olmo_core import PADDED, TOKENS_METRIC
 from .patch import PatchContext, PatchInfo
 from .progress import send_dataset
 from .shared import LineListener, listen
@@ -34,7 +34,7 @@ _EVENT_NAMES = {
     "optim/total grad norm": "grad_norm",
     "gpu_memory/GPU active mem (GiB)": "memory_gib",
     "gpu_memory/GPU reserved mem (GiB)": "memory_reserved_gib",
-    TOKENS: "tokens",
+    TOKENS_METRIC: "tokens",
     PADDED: "tokens_padded",
     "train/global_sequences_per_step": "sequences",
     "perf/seconds_per_step": "seconds",

@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.diagnosis.known import FILE, KnownCause, known
+from launch.execution.diagnosis.known import KNOWN_FILE, KnownCause, known
 from launch.worker.json_codec import from_json
 from tests.paths import ROOT
 
-CONTENT = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+CONTENT = yaml.safe_load(KNOWN_FILE.read_text(encoding="utf-8"))
 
 
 def mistake(entry: Mapping[str, Any]) -> str | None:
@@ -70,7 +70,7 @@ def test_a_wrong_entry_is_found(change: dict[str, object], expected: str) -> Non
 
 def test_the_sections_are_those_that_are_read() -> None:
     assert CONTENT.keys() == {"causes", "phrases", "packages"}
-    sources = "".join(path.read_text(encoding="utf-8") for path in FILE.parent.glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in KNOWN_FILE.parent.glob("*.py"))
     assert (
         set(re.findall(r'\.phrases\["(\w+)"\]', sources))
         == CONTENT["phrases"].keys()

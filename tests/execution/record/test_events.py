@@ -21,7 +21,7 @@ def test_a_nan_comes_through_and_is_written_as_strict_json() -> None:
     event = parse_event(json.dumps({**GOOD, "loss": math.nan}).encode(), 2)
     assert event is not None
     assert math.isnan(event.data["loss"])
-    written = json.dumps(event.as_json(), allow_nan=False)
+    written = json.dumps(to_json(event), allow_nan=False)
     assert json.loads(written)["loss"] is None
     assert json.loads(written)["loss_text"] == "nan"
 

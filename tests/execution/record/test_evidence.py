@@ -12,7 +12,6 @@ import pytest
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import (
     add_earlier_proofs,
-    evidence_as_json,
     evidence_table,
     merge_events,
     read_evidence,
@@ -21,6 +20,7 @@ from launch.execution.record.evidence import (
 from launch.execution.record.run import Run
 from launch.files import write_json_lines
 from launch.worker.evidence import NO_STEP, Evidence
+from launch.worker.json_codec import versioned
 
 
 def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> Event:
@@ -90,7 +90,7 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
         Event("phase", 21.0, 0, {"phase": "training"}, 2),
     ]
     damaged = ['{"kind": "evidence", "time": 22.0, "rank": 0}', "[1]", '{"kind": "evid']
-    lines = [*(json.dumps(event.as_json()) for event in events), *damaged]
+    lines = [*(json.dumps(versioned(event)) for event in events), *damaged]
     path.write_text("\n".join(lines), encoding="utf-8")
     assert [item.value for item in read_evidence(Run(tmp_path), {}, 1)] == ["fp32"]
     assert [item.value for item in read_evidence(Run(tmp_path), {}, 2)] == ["bf16"]
@@ -98,16 +98,8 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
 
 
 def test_the_file_has_one_version() -> None:
-    content = evidence_as_json(
-        merge_events(
-            [
-                evidence_event(
-                    "grad_clip", "1.0", requested="1.0", verdict="proven", how="the engine"
-                )
-            ],
-            {},
-        )
-    )
+    event = evidence_event("grad_clip", "1.0", requested="1.0", verdict="proven", how="the engine")
+    content = versioned({"items": merge_events([event], {})})
     assert content == {
         "schema_version": 1,
         "items": [
@@ -164,7 +156,7 @@ def write_attempts(run: Path) -> None:
             evidence_event("last_update", "finite", verdict="proven", requested="finite"), attempt=2
         ),
     ]
-    write_json_lines(run / "events.jsonl", [event.as_json() for event in events])
+    write_json_lines(run / "events.jsonl", [versioned(event) for event in events])
 
 
 REQUESTED = {"grad_clip": "1.0", "first_update": "weights", "last_update": "finite"}

@@ -13,6 +13,7 @@ import pytest
 
 from launch.__main__ import main
 from launch.execution.record.run import Run
+from launch.worker.json_codec import to_json
 from tests.execution.record.records import event
 
 PARTS: dict[str, Any] = {
@@ -157,7 +158,7 @@ def test_a_plan_of_another_format_is_named(run: Path, content: str, fault: str) 
     problem = Run(run).other_format
     assert problem is not None and problem.id == "other_format"
     assert problem.message.startswith(f"{run / 'plan.json'} ") and problem.message.endswith(fault)
-    status = Run(run).status.as_json()
+    status = to_json(Run(run).status)
     assert status["cause_id"] == "other_format" and status["cause"] == problem.message
     assert status["state"] in ("done", "failed", "unfinished", "running")
 

@@ -14,6 +14,7 @@ from launch.execution.report.charts import Chart, build_charts
 from launch.execution.report.page import render_document, render_runs
 from launch.files import append_json
 from launch.trials.view import build_document
+from launch.worker.json_codec import to_json, versioned
 from tests.execution.report.folders import write_run
 
 # of a step of TRL's GRPOTrainer, as launch records it
@@ -130,7 +131,7 @@ def test_a_change_of_width_is_marked_on_every_curve(tmp_path: Path) -> None:
     ]
     append_json(folder / "attempts.jsonl", *attempts)
     reported = Event("evidence", 1.0, 0, {"what": "resumed_step", "value": 28}, attempt=6)
-    append_json(folder / "events.jsonl", reported.as_json())
+    append_json(folder / "events.jsonl", versioned(reported))
     changes = [(20, "gpu8 to gpu4"), (25, "zero3 to zero2"), (28, "gpu4 to gpu2")]
     assert find_width_changes(attempts, read_steps_before(Run(folder))) == changes
     page = render_runs([Run(folder)])
@@ -140,4 +141,4 @@ def test_a_change_of_width_is_marked_on_every_curve(tmp_path: Path) -> None:
         assert "gpu8 to gpu4" in mark and 'x1="65.52%"' in mark  # step 20 of 1 to 30
     data = re.search(r"<script[^>]*type=\"application/json\"[^>]*>(.*?)</script>", page, re.DOTALL)
     assert data is not None and '[20, "gpu8 to gpu4"]' in data[1]
-    assert "marks" not in str(build_charts({"run": curves({"loss": 2.0})})[0].as_json())
+    assert "marks" not in str(to_json(build_charts({"run": curves({"loss": 2.0})})[0]))

@@ -26,6 +26,7 @@ from launch.planning.estimate.planned_setting import UnknownMemoryError, planned
 from launch.planning.estimate.planned_shape import planned_shape
 from launch.planning.estimate.setting import Attention, longest_micro_batch
 from launch.planning.lengths import Histogram, Lengths
+from launch.worker.json_codec import to_json
 from tests.conftest import planned
 
 CARD = CardMemory(139.8, "a card")
@@ -100,7 +101,7 @@ def test_what_is_not_known_is_said_and_not_guessed(overrides: list[str], why: st
         describe_forecast(prediction)[0].startswith("unknown: ")
         and why in describe_forecast(prediction)[0]
     )
-    assert prediction.as_json()["fit"] == "unknown" and why in prediction.as_json()["why_unknown"]
+    assert to_json(prediction)["fit"] == "unknown" and why in to_json(prediction)["why_unknown"]
 
 
 def test_the_shape_is_read_from_the_model_that_is_here(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_the_parts_add_up_to_the_peak_of_one_moment() -> None:
     estimate = estimate_memory(planned_setting(planned("stage=sft", "gpus=8"), {}, flash=False))
     assert sum(estimate.parts().values()) == pytest.approx(estimate.total)
     assert estimate.allocated == pytest.approx(max(estimate.moments.values()))
-    assert estimate.as_json()["parts_gib"]["optimizer"] == pytest.approx(
+    assert to_json(estimate)["parts_gib"]["optimizer"] == pytest.approx(
         8.03e9 * 12 / 8 / 2**30, abs=0.01
     )
 

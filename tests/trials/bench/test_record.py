@@ -111,7 +111,7 @@ def test_a_rate_is_measured_once_for_each_precision_and_reused_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, _, _ = benched(tmp_path)
-    earlier, names = record.as_json(), list[str]()
+    earlier, names = record.file_content(), list[str]()
     monkeypatch.setattr("launch.trials.bench.engine.card_name", lambda plan: RATE.name)
     monkeypatch.setattr(
         "launch.trials.bench.engine.measure_card_rate",
@@ -162,4 +162,4 @@ def test_the_steps_that_a_rate_needs_are_counted_and_too_few_are_warned_of(tmp_p
     assert needed is not None and needed > 4
     warmup = record.config.warmup
     assert any(line.endswith(f"set steps={needed + warmup}") for line in record.summary)
-    assert record.as_json()["settings"][0]["steps_needed"] == needed
+    assert record.file_content()["settings"][0]["steps_needed"] == needed

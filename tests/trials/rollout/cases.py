@@ -15,9 +15,10 @@ from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan
 from launch.planning.parallel import Parallel, Width
 from launch.planning.plan import Plan
-from launch.trials.measurement import Measurement, read_evidence_item
+from launch.trials.measurement import Measurement
 from launch.trials.rollout.gate import GateCase
 from launch.trials.rollout.gates_across import GATES
+from launch.worker.evidence import Evidence
 from launch.worker.finding import Finding
 from tests.conftest import composed, fixed_machine
 
@@ -95,7 +96,7 @@ def measured(
         requested_steps=max(1, len(losses)) if requested is None else requested,
         outcome=outcome,
         steps=steps,
-        evidence=tuple(map(read_evidence_item, evidence)),
+        evidence=tuple(map(Evidence.read, evidence)),
         inspected_ranks=frozenset(range(ranks) if inspected_ranks is None else inspected_ranks),
         phases=phases or {},
         total_steps=total_steps,

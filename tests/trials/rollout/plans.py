@@ -109,7 +109,7 @@ def leave_run(
     """What a run of `plan` leaves in its folder."""
     folder = RunFolder(plan.folder)
     folder.create()
-    folder.write_json("plan.json", plan.as_json())
+    folder.write_json("plan.json", versioned(plan))
     lines = [json.dumps(step) for step in metrics]
     folder.metrics.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     events = [

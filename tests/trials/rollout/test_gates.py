@@ -18,7 +18,7 @@ from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.gate import GateCase
 from launch.trials.rollout.gates import mann_kendall
 from launch.trials.rollout.gates_across import GATES, apply_gates, gate_json
-from launch.worker.evidence import TOO_SHORT
+from launch.worker.evidence import TOO_SHORT, Evidence
 from tests.trials.rollout.cases import PROVEN, falling, gate_result, measured
 
 Facts = dict[str, Any]  # arguments of `measured`
@@ -133,8 +133,9 @@ SHORT = {
     "found": None,
     "how": TOO_SHORT,
 }
+UNCHECKED = {**SHORT, "what": "liger", "how": "nothing checks it in this trainer"}
 IN_FORCE = ("all 1 proven", "liger rms_norm,rope")
-WITHOUT_LIGER = ("liger=rms_norm,rope was requested, but is none",)
+WITHOUT_LIGER = (Evidence("liger", "none", None, "rms_norm,rope", "refuted").sentence,)
 PROOF = (
     Case(
         "evidence_complete",
@@ -177,6 +178,7 @@ PROOF = (
         {"evidence": [PROVEN, SHORT]},
         message=("all 1 proven",),
     ),
+    Case("evidence_complete", "no run stops for it", "fail", {"evidence": [PROVEN, UNCHECKED]}),
     Case("all_ranks_step", "one rank", None, {"ranks": 1}),
     Case("all_ranks_step", "all", "pass", {"ranks": 4}, message=("unknown backend",)),
     Case(

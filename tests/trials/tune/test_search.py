@@ -275,7 +275,7 @@ def test_a_search_that_has_ended_and_is_called_again_probes_nothing_more(tmp_pat
     again = record_in(tmp_path, limits=TuneConfig(probes=2))
     go(again, kept)
     assert kept.probed == probes.probed and again.stop == first.stop
-    assert again.as_json()["minutes_used"] == first.as_json()["minutes_used"]
+    assert again.file_content()["minutes_used"] == first.file_content()["minutes_used"]
 
 
 def test_what_an_earlier_call_probed_comes_first_whatever_is_predicted_now(

@@ -11,7 +11,7 @@ from launch.config.schema import Mode
 from launch.errors import UserError
 from launch.planning.build import build_plan
 from launch.trials.tune.space import (
-    TOKENS,
+    BY_TOKENS,
     Candidate,
     Space,
     SplitWeighting,
@@ -138,10 +138,10 @@ def test_another_micro_batch_is_a_different_loss_where_tokens_are_not_weighted()
     assert compare_loss(Candidate(1, Mode.zero2), BASE, plan) == SplitWeighting.same
     assert compare_loss(Candidate(1, Mode.zero2, balanced=True), BASE, plan) == SplitWeighting.same
     assert compare_loss(other, BASE, plan) == SplitWeighting.micro_batches
-    weighted = Candidate(8, Mode.zero2, averaging=TOKENS)
+    weighted = Candidate(8, Mode.zero2, averaging=BY_TOKENS)
     assert compare_loss(weighted, BASE, plan) == SplitWeighting.token_weighted
     assert (
-        compare_loss(weighted, Candidate(1, Mode.zero3, averaging=TOKENS), plan)
+        compare_loss(weighted, Candidate(1, Mode.zero3, averaging=BY_TOKENS), plan)
         == SplitWeighting.same
     )
 
