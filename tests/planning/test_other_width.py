@@ -92,6 +92,8 @@ def test_how_the_ranks_share_the_work_is_no_part_of_the_training(
         (("stage=demo_rlvr",), "completions"),
         (("stage=demo_kto",), "KL term"),
         ((*TRL, "flags.train_sampling_strategy=group_by_length"), "lengths"),
+        ((*TRL, "flags.dataloader_drop_last=true"), "leaves out"),
+        ((*TRL, "flags.accelerator_config={split_batches: true}"), "accelerator_config"),
         ((*TRL, "flags.neftune_noise_alpha=5"), "NEFTune"),
         (("stage=rm", "gpus=2", "recipe.checkpoint_steps=null"), "cannot be resumed"),
     ],
