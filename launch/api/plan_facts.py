@@ -26,9 +26,15 @@ from launch.worker.patches import PATCHES
 
 
 def plan_facts(
-    plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast | None
+    plan: Plan,
+    memory: MemoryForecast | None,
+    tokens: TokenForecast | None,
+    continues: str | None = None,
 ) -> list[tuple[str, str]]:
-    """Return a name and a text for each fact; an empty name continues the previous fact."""
+    """Return a name and a text for each fact; an empty name continues the previous fact.
+
+    `continues`: how the run in the plan's folder goes on.
+    """
     description = plan.config.stage.description
     is_ray = plan.config.trainer.launcher == Launcher.ray
     sharing = f", parallel={plan.parallel.mode}"
@@ -61,7 +67,7 @@ def plan_facts(
         *_name_first("patches", _describe_patches(plan)),
         ("options", ", ".join(_format_patch(option) for option in plan.options)),
         ("run folder", _relative(plan.folder)),
-        ("continues", _describe_next_attempt(plan)),
+        ("continues", continues or ""),
         ("python", _describe_python(plan)),
         ("afterwards", _describe_evaluation(plan)),
         *_name_first("memory", forecast),
@@ -106,16 +112,6 @@ def _batch_facts(plan: Plan, is_ray: bool) -> list[tuple[str, str]]:
         rows = f"rows of {recipe.max_seq_length:,} tokens"
         texts.append(f"{rows}: {recipe.global_batch_tokens:,} tokens")
     return _name_first("batch", texts)
-
-
-def _describe_next_attempt(plan: Plan) -> str:
-    if not plan.folder.exists():
-        return ""
-    from launch.execution.resume import (
-        describe_next_attempt,
-    )  # slow to import; a new run needs none
-
-    return describe_next_attempt(plan) or ""
 
 
 def _describe_evaluation(plan: Plan) -> str:

@@ -104,11 +104,22 @@ class PlannedRun:
             balances="true" in (recipe_mapping(self.plan.config.trainer, "balanced") or ()),
         )
 
+    @cached_property
+    def continues(self) -> str | None:
+        """From which step the run in the plan's folder resumes, or why it does not; None for a run
+        that is finished, has not started, or starts over.
+        """
+        if not self.plan.folder.exists():
+            return None
+        from launch.execution.resume import describe_next_attempt  # slow; a new run needs none
+
+        return describe_next_attempt(self.plan)
+
     def facts(self) -> list[tuple[str, str]]:
         """The facts that `launch plan` prints above the flags: names and texts."""
         from launch.api.plan_facts import plan_facts
 
-        return plan_facts(self.plan, self.memory, self.tokens)
+        return plan_facts(self.plan, self.memory, self.tokens, self.continues)
 
     def __repr__(self) -> str:
         return f"<{self.plan.stage}/{self.plan.name}: {self.plan.trainer}, global {self.batch}>"
@@ -126,6 +137,8 @@ class PlannedRun:
     def json_fields(self) -> dict[str, Any]:
         forecasts = {"memory": self.memory, "tokens": self.tokens}
         fields = {**to_json(self.plan), **forecasts, "warnings": self.warnings}
+        if self.continues is not None:
+            fields["continues"] = self.continues
         server = planned_server(self.plan)
         if server is not None:
             env = server_environment(server, self.plan)

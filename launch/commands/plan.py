@@ -60,6 +60,7 @@ def plan(line: CommandLine) -> int:
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed, is_swept=bool(line.sweeps))
+        _refuse_other_plan(planned.plan)
         _note_earlier_run(planned.plan)
         if line.json:
             print_json(planned.as_json())
@@ -69,6 +70,17 @@ def plan(line: CommandLine) -> int:
         return EXIT_DONE
 
     return compose(line, show)
+
+
+def _refuse_other_plan(plan: Plan) -> None:
+    """Refuse a plan whose folder holds a run that it does not continue, as `run` does.
+
+    Raises UserError: name_taken, other_width, other_format.
+    """
+    if plan.folder.exists():
+        from launch.execution.resume import refuse_other_plan  # a new run needs none
+
+        refuse_other_plan(plan)
 
 
 def _note_earlier_run(plan: Plan) -> None:

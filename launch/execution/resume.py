@@ -51,16 +51,24 @@ class AttemptStart:
 def is_finished(plan: Plan) -> bool:
     """Return whether the plan's folder holds a finished run of this plan.
 
-    Raises UserError: name_taken, other_width, when it holds a run of another plan; other_format.
+    Raises UserError: name_taken, other_width, other_format, as `refuse_other_plan` does.
     """
     status = folder_status(plan.folder)
     if status == "absent":
         return False
+    refuse_other_plan(plan)
+    return status == "done" and not plan.config.restart
+
+
+def refuse_other_plan(plan: Plan) -> None:
+    """Refuse a plan whose folder holds a run that it does not continue.
+
+    Raises UserError: name_taken, other_width, when it holds a run of another plan; other_format.
+    """
     refuse_other_format(plan)
     run = Run(plan.folder)
     if run.other_format is None and run.plan and not has_same_training(run, plan):
         raise UserError(other_plan_problem(plan, run))
-    return status == "done" and not plan.config.restart
 
 
 def needs_conversion(plan: Plan, checkpoint: Checkpoint) -> bool:

@@ -3,7 +3,7 @@
 Each rank's file has that rank's part of the optimizer's state, so the files are read by the same
 number of ranks only (deepspeed/runtime/engine.py:4746). DeepSpeed's universal form has a folder for
 each weight. It is made beside the checkpoint, which stays as it is, and is removed when the attempt
-has ended: the attempt's own checkpoints have the new width.
+has written a checkpoint of the new width (`CheckpointRecorder`) or has ended.
 """
 
 from __future__ import annotations

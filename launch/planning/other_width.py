@@ -75,6 +75,10 @@ def _find_obstacles(
     yield from _find_losses(config, flags)
     if flags.get("train_sampling_strategy") == "group_by_length":  # transformers/trainer.py:1100
         yield "rows are grouped by the lengths of those that a rank has in a step"
+    if flags.get("dataloader_drop_last"):  # accelerate/data_loader.py:178
+        yield "the rows that dataloader_drop_last leaves out depend on the ranks"
+    if flags.get("accelerator_config"):  # transformers/trainer.py:832
+        yield "accelerator_config decides which rows a rank is dealt"
     weighting = weigh_loss(config, batch, flags)
     if weighting.reason:
         yield weighting.reason

@@ -93,6 +93,8 @@ def test_how_the_ranks_share_the_work_is_no_part_of_the_training(
         (("stage=demo_rlvr",), "completions"),
         (("stage=demo_kto",), "KL term"),
         ((*TRL, "flags.train_sampling_strategy=group_by_length"), "lengths"),
+        ((*TRL, "flags.dataloader_drop_last=true"), "leaves out"),
+        ((*TRL, "flags.accelerator_config={split_batches: true}"), "accelerator_config"),
         ((*TRL, "flags.neftune_noise_alpha=5"), "NEFTune"),
         (("stage=rm", "gpus=2", "recipe.checkpoint_steps=null"), "cannot be resumed"),
     ],
@@ -223,6 +225,9 @@ def test_plan_says_which_run_goes_on_and_which_cannot(tmp_path: Path, launch: La
     assert names(said["continues"], begun.name) and names(said["continues"], "checkpoint-10")
     assert "step 10" in said["continues"] and "1 rank" in said["continues"]
     assert str(folder) not in noted
+    line = [override for override in TRL if not override.startswith("processes")]
+    done = launch("plan", *line, "processes=2", "--json")
+    assert json.loads(done.stdout)["continues"] == said["continues"]
     said, noted = said_by_plan(launch, 2, "parallel=zero2")
     assert "continues" not in said
     assert str(folder) in noted and "parallel=zero2" in noted and "1 cpu" in noted
@@ -234,3 +239,24 @@ def test_plan_says_which_run_goes_on_and_which_cannot(tmp_path: Path, launch: La
     (folder / "DONE").write_text("{}")
     said, noted = said_by_plan(launch, 2)
     assert "continues" not in said and str(folder) not in noted
+
+
+@pytest.mark.parametrize(
+    ("overrides", "id", "reason"),
+    [
+        (("processes=2", "recipe.global_batch_size=128"), "other_width", "global batch is 64"),
+        (("processes=2", "parallel=zero3", "recipe.lora.rank=4"), "other_width", "--lora_r"),
+        (("processes=2", "recipe.packing=bins"), "other_width", "--packing"),
+        (("processes=2", "parallel=zero2"), "other_width", "parallel=zero2"),
+        (("processes=1", "recipe.learning_rate=1.0e-5"), "name_taken", "--learning_rate"),
+    ],
+)
+def test_plan_refuses_a_named_run_that_it_would_not_continue(
+    launch: Launch, overrides: tuple[str, ...], id: str, reason: str
+) -> None:
+    line = [override for override in TRL if not override.startswith("processes")]
+    begin(plan_on_this_machine(composed(*line, "processes=1", "name=mine")))
+    for json_flag in ((), ("--json",)):
+        done = launch("plan", *line, *overrides, "name=mine", *json_flag)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"[{id}]" in done.stderr and reason in done.stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from launch.execution.record.checkpoints import (
     is_being_written,
     names_checkpoint,
 )
+from launch.execution.record.folder import CONVERTED
 from launch.files import append_json, read_json_lines
 from launch.worker.json_codec import versioned
 from launch.worker.opened import FileState, is_same_file, opened_state
@@ -199,7 +201,9 @@ class CheckpointRecorder:
     """Records the checkpoints that appear in a folder while a run trains.
 
     The state of the files is recorded at once, and their digests by a thread of the lowest priority:
-    a resume needs digests only if states can't be compared, as for a copy.
+    a resume needs digests only if states can't be compared, as for a copy. The thread also removes
+    the converted checkpoint that the attempt began with, which may be as large, once there is one of
+    its own width.
     """
 
     def __init__(self, run: Path, output: Path) -> None:
@@ -284,6 +288,8 @@ class CheckpointRecorder:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _IDLE)
         while (checkpoint := self._queue.get()) is not None:
+            # the ranks have read the converted one, and the next attempt reads the new one
+            shutil.rmtree(self._run / CONVERTED, ignore_errors=True)
             with contextlib.suppress(OSError, _StoppedError):
                 self._digest(checkpoint)
 

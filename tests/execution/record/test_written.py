@@ -167,6 +167,23 @@ def test_what_changes_after_every_rank_has_written_was_not_written_by_the_run(
     assert find_change(tmp_path, output / "checkpoint-20") is None
 
 
+def test_the_first_checkpoint_of_an_attempt_removes_what_it_was_converted_from(
+    tmp_path: Path,
+) -> None:
+    begin_attempt(tmp_path, None, ())
+    output = tmp_path / "model"
+    write(output / "checkpoint-10")
+    converted = write(tmp_path / "converted" / "checkpoint-10")
+    for number, is_kept in ((None, True), (20, False)):
+        recorder = CheckpointRecorder(tmp_path, output)
+        if number is not None:
+            write(output / f"checkpoint-{number}")
+        recorder.record_new(is_whole=True)
+        recorder.close(is_writing=False)
+        assert converted.parent.exists() is is_kept
+        assert (output / "checkpoint-10").is_dir()
+
+
 def test_what_lay_there_before_the_attempt_is_not_recorded_as_its_own(tmp_path: Path) -> None:
     begin_attempt(tmp_path, None, ())
     output = tmp_path / "model"

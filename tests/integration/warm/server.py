@@ -135,6 +135,9 @@ def become(request: dict[str, Any], path: list[str]) -> tuple[str, str]:
     first = {"-m": str(Path.cwd()), "-c": ""}.get(option, str(Path(main).parent))
     sys.path[:] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *path]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ImportError):  # as Python does at its start
+        importlib.import_module("sitecustomize")
     return option, main
 
 
