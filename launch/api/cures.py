@@ -30,6 +30,7 @@ _OF_WORDS = frozenset(
         *("unknown_data", "other_tool", "no_global_header"),
     )
 )
+_MOST_NEEDED = 3  # settings that a cure takes up because its own keys need them
 # The time limit for all of a line's cures; a plan takes 0.1 s, and on a busy machine a second.
 _SECONDS = 6.0
 
@@ -190,13 +191,23 @@ def _with_needed_keys(line: CommandLine, problem: Finding, end: float) -> Findin
 
 
 def _add_needed_keys(line: CommandLine, action: Action) -> Action:
+    for _ in range(_MOST_NEEDED):
+        needed = _find_needed(line, action)
+        if needed is None:
+            break
+        action = replace(action, sets=(*needed.sets, *action.sets))
+    return action
+
+
+def _find_needed(line: CommandLine, action: Action) -> Action | None:
+    """Return what the keys of an action need first; None if nothing, or what the line contradicts."""
     keys = keys_of(action)
     for after in _find_problems(apply_action(action, line)):
         is_about_it = any(override_key(after.where or "").endswith(key) for key in keys)
         needed = exact_actions(after.cure)
         if is_about_it and needed and not needed[0].removes and not keys_of(needed[0]) & keys:
-            return replace(action, sets=(*needed[0].sets, *action.sets))
-    return action
+            return needed[0]
+    return None
 
 
 def _with_removal(

@@ -144,7 +144,7 @@ def _is_whole(typed: TypedLine) -> bool:
         lists = [name for name, value in typed.settings.items() if is_sweep(value)]
         has_list = any(name not in _DEVICES for name in lists)
         return len(typed.foreign) > 1 or (has_list and bool(typed.foreign))
-    names_method = bool(typed.method) and len(typed.foreign) > 1
+    names_method = bool(typed.method and typed.settings) and len(typed.foreign) > 1
     return typed.names_data or typed.names_model or names_method
 
 
