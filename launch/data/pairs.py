@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.data.marks import hidden_mark
+from launch.data.named_answers import find_named_answers
 from launch.data.prompts import (
     CHATS,
     SYSTEMS,
@@ -66,7 +67,7 @@ def _columns_of_sides(row: Mapping[str, object]) -> dict[str, str]:
     Raises RowError: data_pair.
     """
     if find_column(row, PAIR):
-        return {side: side for side in PAIR if side in row}
+        return find_named_answers(row) or {side: side for side in PAIR if side in row}
     chosen = find_column(row, CHOSEN)
     if chosen:
         return {"chosen": chosen, "rejected": find_column(row, REJECTED) or REJECTED[0]}
@@ -80,6 +81,8 @@ def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
     """
     columns = _columns_of_sides(row)
     groups: list[tuple[str, ...]] = [SYSTEMS, *((name,) for name in columns.values())]
+    if PAIR[0] not in columns.values():  # the sides name other columns, if the row has them
+        groups += [(side,) for side in PAIR]
     verdict = find_verdict(set(row))
     if verdict is not None and set(columns.values()) == set(verdict.answers):
         groups.append((verdict.column,))
