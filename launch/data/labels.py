@@ -79,12 +79,17 @@ def cure_of_text(name: str, value: str) -> str:
     return f"{_KEY}={name}:GOOD/BAD"
 
 
+def find_label(row: Mapping[str, object], own: LabelColumn) -> str:
+    """Return the column with the label of a row, which is renamed; "" without one."""
+    return LABEL if own.name is not None else find_column(row, NAMES)
+
+
 def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
     """Return whether the row's answer is a good one. Raises RowError: data_label."""
     if own.name is not None and row.get(LABEL) is None:
         message = f"{own.name}, which has the label, is missing or empty"
         raise RowError(message, None, "data_label")
-    column = LABEL if own.name is not None else find_column(row, NAMES)
+    column = find_label(row, own)
     if not column:
         message = "the row has no label, which says whether its answer is a good one"
         cure = f"expected is a column {', '.join(NAMES[:-1])} or {NAMES[-1]}; name yours, as in "

@@ -22,7 +22,7 @@ from launch.data.prompts import (
 from launch.data.row_errors import RowError
 from launch.data.transcripts import is_dialogue, is_transcript, read_transcript
 from launch.data.turns import Message, check_messages, read_messages, role_of
-from launch.data.verdicts import choose_sides, find_verdict
+from launch.data.verdicts import Verdict, choose_sides, find_verdict
 
 PAIR = ("chosen", "rejected")
 # swift's `rejected_...`: without a chosen one the row's own conversation is the better one
@@ -71,8 +71,17 @@ def _columns_of_sides(row: Mapping[str, object]) -> dict[str, str]:
     chosen = find_column(row, CHOSEN)
     if chosen:
         return {"chosen": chosen, "rejected": find_column(row, REJECTED) or REJECTED[0]}
-    verdict = find_verdict({name for name, value in row.items() if value is not None})
-    return choose_sides(row, verdict) if verdict and not find_column(row, REJECTED) else {}
+    verdict = find_used_verdict(row)
+    return choose_sides(row, verdict) if verdict else {}
+
+
+def find_used_verdict(row: Mapping[str, object]) -> Verdict | None:
+    """Return the verdict that says which answer of a row is the better one; None where columns of a
+    better and of a worse answer say it.
+    """
+    if find_column(row, (*PAIR, *CHOSEN, *REJECTED)):
+        return None
+    return find_verdict({name for name, value in row.items() if value is not None})
 
 
 def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:

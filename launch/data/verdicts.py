@@ -28,7 +28,7 @@ def find_verdict(names: Collection[str]) -> Verdict | None:
     them; None where the row has none.
     """
     column = next((name for name in _VERDICTS if name in names), None)
-    answers = find_answers(names)
+    answers = find_answers(names) if column is not None else None
     return Verdict(answers, column) if column is not None and answers else None
 
 
