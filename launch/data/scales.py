@@ -82,7 +82,9 @@ class Scale:
         message = f"{has}, and a label is true or false, or 1 or 0 in all rows"
         good, bad = values if len(values) == 2 else ("GOOD", "BAD")
         named = f"data.columns.label={self.column}:"
-        cure = f"name its two values, the good one first: {named}{good}/{bad} or {named}{bad}/{good}"
+        cure = (
+            f"name its two values, the good one first: {named}{good}/{bad} or {named}{bad}/{good}"
+        )
         if len(values) != 2:
             cure = f"name its two values, the good one first ({named}{good}/{bad})"
         return Finding.error("data_label", message, self.place, cure)

@@ -45,24 +45,25 @@ def drafted_problem(path: Path, kind: Kind | None = None) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("names", "column", "values", "shown", "first_bad"),
+    ("columns", "values", "shown", "first_bad"),
     [
-        ("response_1 response_2", "preference", [0, 1, 0, 1], "0, 1", 1),
-        ("response_1 response_2", "winner", ["1", "0"], "0, 1", 2),
-        ("response_1 response_2", "preference", [1, -1], "-1, 1", 2),
-        ("response_1 response_2", "preference", [1, 2, -3, 0], "-3, 0, 1, 2", 3),
-        ("answer_0 answer_1", "better_response_id", [1, 2], "1, 2", 2),
-        ("answer_0 answer_1", "winner", ["model_1", "model_2"], "model_1, model_2", 2),
-        ("response_a response_b", "preference", [0, 1], "0, 1", 1),
-        ("response_a response_b", "winner", ["1", "2"], "1, 2", 1),
-        ("output_1 output_2", "preferred", ["a", "b"], "a, b", 1),
-        ("output_0 output_1", "preferred", [False, True], "false, true", 1),
-        ("output_0 output_1", "preferred", [0, 0.5, 1.0], "0, 0.5, 1", 2),
+        ("response_1 response_2 preference", [0, 1, 0, 1], "0, 1", 1),
+        ("response_1 response_2 winner", ["1", "0"], "0, 1", 2),
+        ("response_1 response_2 preference", [1, -1], "-1, 1", 2),
+        ("response_1 response_2 preference", [1, 2, -3, 0], "-3, 0, 1, 2", 3),
+        ("answer_0 answer_1 better_response_id", [1, 2], "1, 2", 2),
+        ("answer_0 answer_1 winner", ["model_1", "model_2"], "model_1, model_2", 2),
+        ("response_a response_b preference", [0, 1], "0, 1", 1),
+        ("response_a response_b winner", ["1", "2"], "1, 2", 1),
+        ("output_1 output_2 preferred", ["a", "b"], "a, b", 1),
+        ("output_0 output_1 preferred", [False, True], "false, true", 1),
+        ("output_0 output_1 preferred", [0, 0.5, 1.0], "0, 0.5, 1", 2),
     ],
 )
 def test_verdicts_of_another_scale_are_refused(
-    tmp_path: Path, names: str, column: str, values: list[object], shown: str, first_bad: int
+    tmp_path: Path, columns: str, values: list[object], shown: str, first_bad: int
 ) -> None:
+    names, _, column = columns.rpartition(" ")
     path = write_lines(tmp_path / "a.jsonl", verdicts(names, column, values))
     problem = drafted_problem(path)
     assert (problem.id, problem.where) == ("data_pair", f"{path}:{first_bad}")
