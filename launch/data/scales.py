@@ -69,11 +69,11 @@ class Scale:
         if self.answers is None:
             return self._problem_of_label(has, values)
         first, second = self.answers
-        message = f"{has}, which is not certain to mean {first} or {second}"
+        message = f"{has}, and it is not certain which of them means {first} and which {second}"
         cure = f"write the name of the better answer there, {first} or {second}"
         if len(values) == 2:
             table = f'{{"{values[0]}": "{first}", "{values[1]}": "{second}"}}'
-            cure += f", such as with: jq -c '.{self.column} |= {table}[tostring]'"
+            cure += f"; if {values[0]} means {first}: jq -c '.{self.column} |= {table}[tostring]'"
         else:
             cure += ", and leave out rows of which neither is better"
         return Finding.error("data_pair", message, self.place, cure)

@@ -67,7 +67,7 @@ def test_verdicts_of_another_scale_are_refused(
     path = write_lines(tmp_path / "a.jsonl", verdicts(names, column, values))
     problem = drafted_problem(path)
     assert (problem.id, problem.where) == ("data_pair", f"{path}:{first_bad}")
-    assert f"{column} has the values {shown}, which" in problem.message
+    assert f"{column} has the values {shown}, and" in problem.message
     assert problems(path, kind=Kind.dpo) == problems(path, kind=Kind.dpo, skips=True)
 
 
