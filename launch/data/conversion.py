@@ -20,6 +20,7 @@ from launch.data.padding import Padding
 from launch.data.rendered import RenderedRows
 from launch.data.row_errors import RowError
 from launch.data.rows import Row, read_rows
+from launch.data.scales import Scale
 from launch.data.sources import LocalData
 from launch.data.system_turns import merge_system_turns
 from launch.data.tables import KeyPath
@@ -46,6 +47,7 @@ class Conversion:
     problems: list[Finding] = field(default_factory=list)
     padding: Padding = field(default_factory=Padding)
     unused: UnusedColumns = field(init=False)
+    scale: Scale = field(init=False)
     rendered: RenderedRows = field(default_factory=RenderedRows)
     merged: int = 0  # rows whose system turn was put into the first user turn
     marks: MarkCount = field(default_factory=MarkCount)
@@ -54,6 +56,7 @@ class Conversion:
 
     def __post_init__(self) -> None:
         self.unused = UnusedColumns(is_verified=self.data.kind == Kind.rlvr)
+        self.scale = Scale(self.data.kind, self._label)
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row.
@@ -71,8 +74,17 @@ class Conversion:
                 used += 1
                 if self.data.skips or not self.problems:
                     yield row
+        self.check_scale()
         if self.problems and not (self.data.skips and used):
             raise UserError(self._refusals(used))
+
+    def check_scale(self) -> None:
+        """Refuse the rows so far if the values that judge their answers are of another scale, also
+        where rows that can't be used are skipped. Raises UserError: data_pair, data_label.
+        """
+        problem = self.scale.problem()
+        if problem is not None:
+            raise UserError(problem)
 
     @cached_property
     def _columns(self) -> Mapping[str, str]:
@@ -154,6 +166,7 @@ class Conversion:
                         known = padded.setdefault(row.padded, self._rename_paths(row.padded))
                     named = self.padding.remove(named, known, row.place)
                 named = unfold(named)
+                self.scale.add(named, row.place)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
                 columns = self._convert(named, form)

@@ -11,16 +11,17 @@ from typing import Any
 from launch.config.kinds import KINDS, Kind
 from launch.config.schema import DataFormat, TrainOn
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
-from launch.data.columns import rename_columns, unfold
+from launch.data.first_rows import FirstRows
+from launch.data.formats import recognise
 from launch.data.label_balance import LARGEST_RATIO, balance_weights, measure_balance
 from launch.data.labels import own_names
 from launch.data.rl_draft import choose_verifier, draft_steps, draft_verifier
 from launch.data.row_errors import RowError
-from launch.data.rows import Row, read_rows
+from launch.data.rows import read_rows
 from launch.data.sources import DataFiles, LocalData, find_files
 from launch.data.stage_kind import choose_kind, write_options
 from launch.data.structure import DataStructure, read_structure
-from launch.errors import UserError, refusal
+from launch.errors import UserError
 from launch.resources import CONFIGS
 from launch.worker.trl_options import BY_ROW, is_own
 
@@ -58,18 +59,18 @@ def read_for_draft(
     """Read up to MAX_ROWS rows of the format `form`. Without a `kind`, pairs are for a DPO stage,
     answers with a label for KTO, prompts without an answer for RLVR, and other rows for SFT.
 
-    `verifier` is that of RLVR; without it the first row decides which one fits.
+    `verifier` is that of RLVR; without it the first rows decide which one fits.
 
     Raises UserError: data_no_files, data_empty, data_columns, parquet_needs_pyarrow, and those of
     `Conversion.rows`.
     """
     files = find_files(path, "train", "--data")
-    first = next(read_rows(files[0]), None)
-    if first is None:
-        raise refusal("data_empty", "the file has no rows", str(files[0]))
-    row = _columns_of_row(first, columns)
+    first = FirstRows.of(read_rows(files[0]), own_names(columns))
+    row = first.columns
     if kind is None:
-        kind = choose_kind(row, verifier, first.place, columns)
+        kind = choose_kind(row, verifier, first.place, columns, first.labels)
+    elif form == DataFormat.auto and row:
+        _check_format(first, kind)
     if kind == Kind.rlvr and verifier is None:
         verifier = choose_verifier(row, Path.cwd())
     data = LocalData(
@@ -105,12 +106,14 @@ def _read_answers(data: LocalData) -> tuple[DataStructure, TrainOn]:
     return read_structure(marked, MAX_ROWS), TrainOn.marked
 
 
-def _columns_of_row(first: Row, columns: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the first row with the names that launch knows; {} for a value that is not a row."""
+def _check_format(first: FirstRows, kind: Kind) -> None:
+    """Check that the first rows together have the columns of a format: the first one alone may lack
+    an answer, and what its error proposes. Raises UserError: data_columns.
+    """
     try:
-        return unfold(rename_columns(first.value, own_names(columns)))
-    except RowError:  # the reading of all rows names it
-        return {}
+        recognise(first.columns, kind)
+    except RowError as error:
+        raise UserError(write_options(error.problem(first.place))) from error
 
 
 def draft_of_hub(

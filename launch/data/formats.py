@@ -41,11 +41,11 @@ from launch.data.prompts import (
     read_question,
     read_start,
 )
-from launch.data.row_errors import RowError, not_a_row, read_text
+from launch.data.row_errors import RowError, not_a_row, path_of_text, read_text
 from launch.data.tools import read_tools
 from launch.data.truths import find_truth, read_truth
 from launch.data.turns import Message, check_messages
-from launch.data.unknown import explain_unknown
+from launch.data.unknown import explain_unknown, find_answers_beside
 
 # the kinds of stage that a format trains; a format that is not listed trains those of answers
 _OF_ANSWERS = tuple(kind for kind, row in KINDS.items() if row.has_answers)
@@ -136,16 +136,35 @@ def convert(
             "prompts without answers train RLVR (a stage of kind rlvr; `launch new --kind rlvr`)"
         )
         raise RowError(reason, _cure_beside_chat(row) or prompts, "data_no_answer")
+    _refuse_open_chat(row, messages)
     trained_turns = take_marks(messages, train_on)
     return {"messages": messages, **trained_turns, **_read_tools(row)}
 
 
 def _cure_beside_chat(row: Mapping[str, object]) -> str | None:
     """Return the cure of a conversation without an answer beside which one stands; None without one."""
-    answer = find_filled(row, COMPLETIONS)
-    if not answer:
+    chat = find_column(row, CHATS)
+    answers = find_answers_beside(row) if chat else []
+    if not answers:
         return None
-    return f"learn {answer!r} as its answer: data.columns.prompt={find_column(row, CHATS)}"
+    columns = f"data.columns.prompt={chat}"
+    if answers[0] not in COMPLETIONS:
+        columns += f" data.columns.completion={answers[0]}{path_of_text(row[answers[0]])}"
+    return f"learn {answers[0]!r} as its answer: {columns}"
+
+
+def _refuse_open_chat(row: Mapping[str, object], messages: list[Message]) -> None:
+    """Refuse a conversation that ends without an answer, which stands in another column: its earlier
+    answers alone would be learnt. Raises RowError: data_no_answer.
+    """
+    cure = _cure_beside_chat(row)
+    role = messages[-1]["role"]
+    if role != "assistant" and cure is not None:
+        answer = find_answers_beside(row)[0]
+        reason = (
+            f"the conversation ends with a turn of {role}, and {answer!r} may be what answers it"
+        )
+        raise RowError(reason, cure, "data_no_answer")
 
 
 def _refuse_media(row: Mapping[str, object]) -> None:

@@ -14,6 +14,7 @@ from launch.data.row_errors import RowError, describe_type
 
 _OF_KTO = "kto_tag"  # which nothing but KTO has
 NAMES = (LABEL, _OF_KTO, "feedback")
+CHOSEN = "chosen"  # judges the row's answer where no other answer is rejected
 _KEY = f"data.columns.{LABEL}"
 _WITH_TEXTS = re.compile(r"(.+):([^/]+)/([^/]+)")
 
@@ -65,6 +66,12 @@ def is_label(row: Mapping[str, object]) -> bool:
     return column == _OF_KTO or (bool(column) and _as_truth(row[column]) is not None)
 
 
+def is_judged(row: Mapping[str, object]) -> bool:
+    """Return whether `chosen` says of the row's answer whether it is a good one."""
+    text = str(_as_text(row.get(CHOSEN))).lower()
+    return row.get("rejected") is None and text in ("true", "false", "1", "0")
+
+
 def find_verdict_word(row: Mapping[str, object]) -> str | None:
     """Return the column of a label that is a single word, such as `good`; None without one."""
     words = (name for name in NAMES if isinstance(row.get(name), str))
@@ -79,12 +86,17 @@ def cure_of_text(name: str, value: str) -> str:
     return f"{_KEY}={name}:GOOD/BAD"
 
 
+def find_label(row: Mapping[str, object], own: LabelColumn) -> str:
+    """Return the column with the label of a row, which is renamed; "" without one."""
+    return LABEL if own.name is not None else find_column(row, NAMES)
+
+
 def read_label(row: Mapping[str, object], own: LabelColumn) -> bool:
     """Return whether the row's answer is a good one. Raises RowError: data_label."""
     if own.name is not None and row.get(LABEL) is None:
         message = f"{own.name}, which has the label, is missing or empty"
         raise RowError(message, None, "data_label")
-    column = LABEL if own.name is not None else find_column(row, NAMES)
+    column = find_label(row, own)
     if not column:
         message = "the row has no label, which says whether its answer is a good one"
         cure = f"expected is a column {', '.join(NAMES[:-1])} or {NAMES[-1]}; name yours, as in "
@@ -132,10 +144,11 @@ def check_labelled(messages: Sequence[Message], cure: str | None = None) -> None
 
 def refuse_bad_answer(row: Mapping[str, object]) -> None:
     """Refuse a row for SFT whose answer is labelled as a bad one. Raises RowError: data_row."""
-    for name in NAMES:
+    for name in (*NAMES, CHOSEN):
         text = str(_as_text(row.get(name))).lower()
         # a label or a feedback of 0 may be the number of a class
-        if text == "false" or (text == "0" and name == _OF_KTO):
+        is_bad_number = text == "0" and (name == _OF_KTO or (name == CHOSEN and is_judged(row)))
+        if text == "false" or is_bad_number:
             message = f"{name} is {text}: the answer is marked as one that must not be learned"
             raise RowError(message, "a stage that builds on kto learns from good and bad answers")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.data.marks import hidden_mark
+from launch.data.named_answers import find_named_answers
 from launch.data.prompts import (
     CHATS,
     SYSTEMS,
@@ -21,7 +22,7 @@ from launch.data.prompts import (
 from launch.data.row_errors import RowError
 from launch.data.transcripts import is_dialogue, is_transcript, read_transcript
 from launch.data.turns import Message, check_messages, read_messages, role_of
-from launch.data.verdicts import choose_sides, find_verdict
+from launch.data.verdicts import Verdict, choose_sides, find_verdict
 
 PAIR = ("chosen", "rejected")
 # swift's `rejected_...`: without a chosen one the row's own conversation is the better one
@@ -66,12 +67,21 @@ def _columns_of_sides(row: Mapping[str, object]) -> dict[str, str]:
     Raises RowError: data_pair.
     """
     if find_column(row, PAIR):
-        return {side: side for side in PAIR if side in row}
+        return find_named_answers(row) or {side: side for side in PAIR if side in row}
     chosen = find_column(row, CHOSEN)
     if chosen:
         return {"chosen": chosen, "rejected": find_column(row, REJECTED) or REJECTED[0]}
-    verdict = find_verdict({name for name, value in row.items() if value is not None})
-    return choose_sides(row, verdict) if verdict and not find_column(row, REJECTED) else {}
+    verdict = find_used_verdict(row)
+    return choose_sides(row, verdict) if verdict else {}
+
+
+def find_used_verdict(row: Mapping[str, object]) -> Verdict | None:
+    """Return the verdict that says which answer of a row is the better one; None where columns of a
+    better and of a worse answer say it.
+    """
+    if find_column(row, (*PAIR, *CHOSEN, *REJECTED)):
+        return None
+    return find_verdict({name for name, value in row.items() if value is not None})
 
 
 def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
@@ -80,6 +90,8 @@ def groups_of_pair(row: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
     """
     columns = _columns_of_sides(row)
     groups: list[tuple[str, ...]] = [SYSTEMS, *((name,) for name in columns.values())]
+    if PAIR[0] not in columns.values():  # the sides name other columns, if the row has them
+        groups += [(side,) for side in PAIR]
     verdict = find_verdict(set(row))
     if verdict is not None and set(columns.values()) == set(verdict.answers):
         groups.append((verdict.column,))

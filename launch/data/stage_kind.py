@@ -11,7 +11,8 @@ from launch.data.choices import refuse_choices, refuse_hidden_choices
 from launch.data.columns import COMPLETIONS
 from launch.data.formats import ends_with_answer
 from launch.data.label_balance import LABEL
-from launch.data.labels import cure_of_text, find_verdict_word, is_label
+from launch.data.labels import CHOSEN, cure_of_text, find_verdict_word, is_judged, is_label
+from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import is_pair
 from launch.data.prompts import CHATS, PROMPTS, column_of_question, find_column
 from launch.data.row_errors import RowError, path_of_text
@@ -31,9 +32,11 @@ def choose_kind(
     verifier: str | None,
     place: str,
     columns: Collection[str] = (),
+    labels: Collection[float] = (),
 ) -> Kind:
     """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone, and a
-    label that `columns` names for KTO.
+    label that `columns` names for KTO. `labels` are the numbers that the rows have in the column of
+    a label.
 
     Raises UserError (data_columns) for a row with an answer and a ground truth, which two kinds of
     stage fit, for an answer that may be another column or labelled by a word, and for a prompt whose
@@ -47,7 +50,8 @@ def choose_kind(
         return Kind.dpo
     if LABEL in columns:
         return Kind.kto
-    has_answer = not names.isdisjoint(COMPLETIONS) or ends_with_answer(row)
+    is_named = "completion" in columns  # also where the first rows have none
+    has_answer = is_named or not names.isdisjoint(COMPLETIONS) or ends_with_answer(row)
     has_truth = find_truth(row) is not None
     if has_answer and has_truth:
         message = (
@@ -63,6 +67,7 @@ def choose_kind(
     # a conversation without an answer is refused by a stage that learns answers
     if has_answer or not asks or not names.isdisjoint(CHATS):
         if has_answer and not is_label(row):
+            _refuse_judgement(row, labels, place)
             _refuse_two_meanings(row, columns, place)
         return Kind.kto if is_label(row) else Kind.sft
     answers = [name for name in row if may_be_answer(name, row[name])]
@@ -75,6 +80,31 @@ def choose_kind(
     if answers:
         _refuse_answers(row, answers, place)
     return Kind.sft if names.isdisjoint(PROMPTS) else Kind.rlvr
+
+
+def _refuse_judgement(row: Mapping[str, object], labels: Collection[float], place: str) -> None:
+    """Refuse an answer that `chosen` may judge, as there is no rejected one, or a label of two
+    numbers, or of numbers of which one is -1.
+
+    Raises UserError: data_columns.
+    """
+    label = find_column(row, LABELS)
+    if is_judged(row):
+        said = f"{CHOSEN} is {row[CHOSEN]}"
+        named = f"{CHOSEN}:{'true/false' if isinstance(row[CHOSEN], bool | str) else '1/0'}"
+    elif label and (len(labels) == 2 or -1.0 in labels):
+        numbers = [f"{number:g}" for number in sorted(labels)]
+        said = f"{label} has the values {', '.join(numbers)}"
+        named = f"{label}:{'/'.join(reversed(numbers)) if len(numbers) == 2 else 'GOOD/BAD'}"
+    else:
+        return
+    message = f"{said}, which may say whether the answer is a good one"
+    learnt = "the good ones" if is_judged(row) else "all"
+    cure = (
+        f"for KTO name its two values, the good one first (--columns label={named}); --kind sft "
+        f"learns {learnt}"
+    )
+    raise refusal("data_columns", message, place, cure)
 
 
 def _refuse_two_meanings(row: Mapping[str, object], columns: Collection[str], place: str) -> None:

@@ -100,6 +100,7 @@ def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
         turns.append(len(messages))
         roles.update({message["role"]: None for message in messages})
         sizes.append((place, _count_characters(columns, data)))
+    conversion.check_scale()
     notes = conversion.notes(sizes)  # of these rows, without the next one
     is_all = next(converted, None) is None
     held_out = None
@@ -125,6 +126,7 @@ def _note_held_out(data: LocalData, files: DataFiles, rows: int | None) -> list[
     conversion = Conversion(data)
     converted = islice(conversion.rows(files.paths), rows)
     sizes = [(place, _count_characters(columns, data)) for place, columns in converted]
+    conversion.check_scale()
     return conversion.notes(sizes, "held-out ")
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from launch.config.kinds import KINDS, Kind
-from launch.data.columns import COMPLETIONS, KNOWN, TEXT, VERIFIER_COLUMNS
+from launch.data.columns import COMPLETIONS, KNOWN, TEXT, TOOLS, VERIFIER_COLUMNS
+from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import is_pair
 from launch.data.prompts import CHATS, PROMPTS, SYSTEMS, columns_of_question, find_column
 from launch.data.rendered import find_mark
@@ -31,6 +32,13 @@ _TOKENS = ("input_ids", "tokens")
 def may_be_answer(name: str, value: object) -> bool:
     """Return whether a column has an answer by its name, and holds a text."""
     return bool(_ANSWER.search(name)) and path_of_text(value) is not None
+
+
+def find_answers_beside(row: Mapping[str, object]) -> list[str]:
+    """Return the columns beside a conversation that may have the answer to it, the known names first."""
+    read = (*CHATS, *LABELS, *TOOLS)
+    names = [name for name in row if name not in read and may_be_answer(name, row[name])]
+    return sorted(names, key=lambda name: name not in COMPLETIONS)
 
 
 def find_sentences(row: Mapping[str, object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rows with two answers, and a column that says which of them is the better one."""
+"""Rows with two answers, and columns that say which of them is the better one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from launch.data.row_errors import RowError
 _VERDICTS = ("winner", "preference", "preferred", "better_response_id")
 _ANSWER = re.compile(r"(conversation|response|completion|answer|output)_(a|0|1)")
 _OTHER = {"a": "b", "0": "1", "1": "2"}
+# what a name such as `model_a` or `response 2` ends with, a number, or a truth value
+_MARK = re.compile(r"(?:.*[_ ])?([a-z]|[+-]?\d+(?:\.\d+)?|true|false)")
 
 
 class Verdict(NamedTuple):
@@ -26,11 +28,17 @@ def find_verdict(names: Collection[str]) -> Verdict | None:
     them; None where the row has none.
     """
     column = next((name for name in _VERDICTS if name in names), None)
+    answers = find_answers(names) if column is not None else None
+    return Verdict(answers, column) if column is not None and answers else None
+
+
+def find_answers(names: Collection[str]) -> tuple[str, str] | None:
+    """Return the columns of two answers, such as `response_a` and `response_b`; None without them."""
     for name in sorted(names):
         match = _ANSWER.fullmatch(name)
         other = f"{match[1]}_{_OTHER[match[2]]}" if match else ""
-        if column is not None and other in names:
-            return Verdict((name, other), column)
+        if other in names:
+            return name, other
     return None
 
 
@@ -40,16 +48,28 @@ def choose_sides(row: Mapping[str, object], verdict: Verdict) -> dict[str, str]:
     Raises RowError (data_pair) where the verdict names neither of them.
     """
     first, second = verdict.answers
-    if _names(row[verdict.column], first):
-        return {"chosen": first, "rejected": second}
-    if _names(row[verdict.column], second):
-        return {"chosen": second, "rejected": first}
+    better = find_named(row[verdict.column], verdict.answers)
+    if better is not None:
+        return {"chosen": better, "rejected": second if better == first else first}
     message = f"{verdict.column} is {row[verdict.column]!r}: neither {first} nor {second} is better"
     raise RowError(message, "leave the row out", "data_pair")
 
 
-def _names(value: object, answer: str) -> bool:
-    """Return whether a verdict is the name of an answer's column, or what that name ends with."""
-    text = str(value).strip().lower()
-    end = answer.rpartition("_")[2]
-    return text in (answer, end) or text.endswith(f"_{end}")
+def find_named(value: object, answers: tuple[str, str]) -> str | None:
+    """Return the one of two answers' columns that a value names, or whose end it is; None for neither."""
+    mark = read_mark(value)
+    named = (name for name in answers if mark is not None and mark == read_mark(name))
+    return next(named, None)
+
+
+def read_mark(value: object) -> str | None:
+    """Return the letter or the number that a value is or ends with; None for any other value.
+
+    >>> [read_mark(value) for value in ("model_a", 2.0, "tie")]
+    ['a', '2', None]
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_scalar = isinstance(value, str | int | float)
+    match = _MARK.fullmatch(str(value).strip().lower()) if is_scalar else None
+    return match[1] if match else None

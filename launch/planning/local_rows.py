@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.kinds import Kind
-from launch.data.columns import TEXT, rename_columns
+from launch.data.columns import TEXT
 from launch.data.draft import MAX_ROWS
+from launch.data.first_rows import FirstRows
 from launch.data.rl_draft import choose_verifier
 from launch.data.rows import read_rows
 from launch.data.sources import find_files
@@ -23,7 +24,7 @@ _TRUTHS = ("ground_truth", "answer", "solution", "target", "label", "expected", 
 
 @dataclass(frozen=True)
 class LocalRows:
-    """The first row of a file or a folder of data, and the number of rows."""
+    """The first rows of a file or a folder of data as one, and the number of rows."""
 
     first: Mapping[str, Any]
     count: int  # at most MAX_ROWS
@@ -66,4 +67,4 @@ def read_local_rows(path: Path) -> LocalRows | None:
         return None
     if not rows or not isinstance(rows[0].value, dict):
         return None
-    return LocalRows(rename_columns(rows[0].value, {}), len(rows))
+    return LocalRows(FirstRows.of(rows, {}).columns, len(rows))

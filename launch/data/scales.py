@@ -1,0 +1,105 @@
+"""Checks that all values of a column that judges answers are of one scale that launch knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from launch.config.kinds import KINDS, Kind
+from launch.data.labels import LabelColumn, find_label
+from launch.data.pairs import find_used_verdict
+from launch.data.verdicts import Verdict, find_named, read_mark
+from launch.worker.finding import Finding
+
+_SHOWN = 6  # values in a message
+
+
+@dataclass
+class Scale:
+    """The values of the verdicts on two answers, or of the labels of KTO, over all rows.
+
+    With a value of another scale the others may mean something else, too: of 0 and 1 beside
+    `response_1` and `response_2` the 1 is the second answer.
+    """
+
+    kind: Kind
+    label: LabelColumn
+    column: str = ""
+    answers: tuple[str, str] | None = None  # the columns that a verdict names; None of labels
+    values: set[str] = field(default_factory=set)
+    place: str = ""  # of the first row whose value fits neither answer and is no label
+
+    def add(self, row: Mapping[str, object], place: str) -> None:
+        """Remember the value of a row, if it has one."""
+        if KINDS[self.kind].is_paired:
+            verdict = find_used_verdict(row)
+            if verdict is not None:
+                self._add_verdict(row[verdict.column], verdict, place)
+        elif self.kind == Kind.kto and not self.label.texts:
+            column = find_label(row, self.label)
+            self._add_label(row.get(column), self.label.name or column, place)
+
+    def _add_verdict(self, value: object, verdict: Verdict, place: str) -> None:
+        mark = read_mark(value)
+        if mark is None:  # a word such as `tie`
+            return
+        self.column = verdict.column
+        self.answers = verdict.answers
+        self._add(value, place, fits=find_named(value, verdict.answers) is not None)
+
+    def _add_label(self, value: object, column: str, place: str) -> None:
+        if isinstance(value, int | float):
+            self.column = column
+            self._add(value, place, fits=value in (0, 1))
+
+    def _add(self, value: object, place: str, *, fits: bool) -> None:
+        self.values.add(_show(value))
+        if not fits:
+            self.place = self.place or place
+
+    def problem(self) -> Finding | None:
+        """Return the problem of values that are of another scale; None if they fit."""
+        if not self.place:
+            return None
+        values = sorted(self.values, key=_order)
+        listed = ", ".join(values[:_SHOWN])
+        if len(values) > _SHOWN:
+            listed += f" and {len(values) - _SHOWN} more"
+        has = f"{self.column} has the value{'s' if len(values) > 1 else ''} {listed}"
+        if self.answers is None:
+            return self._problem_of_label(has, values)
+        first, second = self.answers
+        message = f"{has}, and it is not certain which of them means {first} and which {second}"
+        cure = f"write the name of the better answer there, {first} or {second}"
+        if len(values) == 2:
+            table = f'{{"{values[0]}": "{first}", "{values[1]}": "{second}"}}'
+            cure += f"; if {values[0]} means {first}: jq -c '.{self.column} |= {table}[tostring]'"
+        else:
+            cure += ", and leave out rows of which neither is better"
+        return Finding.error("data_pair", message, self.place, cure)
+
+    def _problem_of_label(self, has: str, values: list[str]) -> Finding:
+        message = f"{has}, and a label is true or false, or 1 or 0 in all rows"
+        good, bad = values if len(values) == 2 else ("GOOD", "BAD")
+        named = f"data.columns.label={self.column}:"
+        cure = (
+            f"name its two values, the good one first: {named}{good}/{bad} or {named}{bad}/{good}"
+        )
+        if len(values) != 2:
+            cure = f"name its two values, the good one first ({named}{good}/{bad})"
+        return Finding.error("data_label", message, self.place, cure)
+
+
+def _show(value: object) -> str:
+    """Return a value as a message has it, whole numbers without a point."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def _order(value: str) -> tuple[bool, float, str]:
+    """Return what values are sorted by: numbers by their size, before texts."""
+    try:
+        return False, float(value), ""
+    except ValueError:
+        return True, 0.0, value
