@@ -15,6 +15,7 @@ from launch.data.sources import file_format, unpack_cure
 from launch.data.tables import TABLES, KeyPath, read_table
 from launch.errors import UserError, refusal
 from launch.files import open_file
+from launch.worker.finding import Finding
 
 # A longer row is not a text that somebody wrote but a file without line ends.
 MAX_ROW_BYTES = 32 << 20
@@ -38,6 +39,27 @@ _FILE_MARKS = {
 }
 _DELIMITERS = ";\t|"  # delimiters of a .csv file without a comma in its first line
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported when needed
+
+
+class _KeyTwiceError(Exception):
+    """An object has a key twice, with different values. json would keep the last one."""
+
+    def problem(self, place: str) -> Finding:
+        message = f"the key {self} stands twice in an object, with different values"
+        return Finding.error("data_row", message, place, "leave one of them")
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of a JSON text. Raises _KeyTwiceError."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        for key, value in pairs:
+            if made[key] != value:
+                raise _KeyTwiceError(repr(key))
+    return made
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_make_object)
 
 
 @dataclass(frozen=True)
@@ -176,9 +198,14 @@ def _goes_on(text: str) -> bool:
 
 
 def _parse_json(text: str, place: str, cure: str) -> Any:
-    """Return the value of a text. Raises UserError: data_not_parsed."""
+    """Return the value of a text; a Finding where it has a key twice.
+
+    Raises UserError: data_not_parsed.
+    """
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
+    except _KeyTwiceError as error:
+        return error.problem(place)
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg} at character {error.colno}"
         raise refusal("data_not_parsed", message, place, cure) from error
@@ -260,7 +287,6 @@ def _read_json_array(
 
     Only the element that is being parsed and some text after it are in memory.
     """
-    decoder = json.JSONDecoder()
     buffer = _JsonBuffer(lines, text, text.index("[") + 1, number)
 
     def fail(message: str) -> UserError:
@@ -281,7 +307,7 @@ def _read_json_array(
             expected = "element"
             continue
         try:
-            value, end = decoder.raw_decode(buffer.text, buffer.position)
+            value, end = _decode_element(buffer, path)
         except (ValueError, RecursionError) as error:
             if len(buffer.text) - buffer.position > MAX_ROW_BYTES:
                 message = f"the row is longer than {MAX_ROW_BYTES >> 20} MiB"
@@ -289,13 +315,26 @@ def _read_json_array(
             if buffer.extend():
                 continue
             raise fail(str(error).partition(":")[0]) from error
-        may_continue = end == len(buffer.text) and not isinstance(value, (dict, list))
+        may_continue = end == len(buffer.text) and not isinstance(value, (dict, list, Finding))
         if may_continue and buffer.extend():
             continue  # the text that was appended may begin with more digits
         yield Row(f"{path}:{buffer.line}", value)
         buffer.advance(end)
         expected = "comma or end"
     raise fail("the list has no end")
+
+
+def _decode_element(buffer: _JsonBuffer, path: Path) -> tuple[Any, int]:
+    """Return the element at the buffer's position, and where it ends; a Finding for one with a key
+    twice.
+
+    Raises ValueError and RecursionError for what is no whole element.
+    """
+    try:
+        return _DECODER.raw_decode(buffer.text, buffer.position)
+    except _KeyTwiceError as error:
+        _, end = json.JSONDecoder().raw_decode(buffer.text, buffer.position)
+        return error.problem(f"{path}:{buffer.line}"), end
 
 
 def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> Iterator[Row]:

@@ -252,6 +252,31 @@ REFUSED = (
 )
 
 
+TWICE = b'{"prompt": "Hi", "turns": [{"content": "B", "content": "A"}]}'
+SAME = b'{"prompt": "Hi", "prompt": "Hi"}'
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        ("a.jsonl", SAME + b"\n" + TWICE + b"\n" + SAME, 2),
+        ("a.json", SAME + b"\n" + TWICE + b"\n" + SAME, 2),
+        ("a.json", b"[" + SAME + b",\n" + TWICE + b",\n" + SAME + b"]", 2),
+    ],
+)
+def test_a_key_twice_in_an_object_is_a_fault_of_its_row(
+    tmp_path: Path, file: str, content: bytes, line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_CHUNK", 8)  # so that elements are read in pieces
+    path = tmp_path / file
+    path.write_bytes(content)
+    first, bad, last = (row.value for row in read_rows(path))
+    assert first == last == {"prompt": "Hi"}
+    assert isinstance(bad, Finding)
+    assert (bad.id, bad.where) == ("data_row", f"{path}:{line}")
+    assert values_of(bad.message) == ["content"]
+
+
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 def test_what_does_not_parse_is_named_with_its_line(tmp_path: Path, case: Refused) -> None:
     path = tmp_path / case.file
