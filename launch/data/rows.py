@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from launch.data.csv_rows import read_csv
 from launch.data.sources import file_format, unpack_cure
 from launch.data.tables import TABLES, KeyPath, read_table
 from launch.errors import UserError, refusal
@@ -37,7 +36,6 @@ _FILE_MARKS = {
     b"PK\x03\x04": ".zip",
     b"PAR1": ".parquet",
 }
-_DELIMITERS = ";\t|"  # delimiters of a .csv file without a comma in its first line
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported when needed
 
 
@@ -94,7 +92,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     with stream:
         lines = _decode_lines(stream, path)
         if form in (".csv", ".tsv"):
-            yield from _read_csv(lines, path, "\t" if form == ".tsv" else ",")
+            delimiter = "\t" if form == ".tsv" else ","
+            for place, value in read_csv(lines, path, delimiter, MAX_ROW_BYTES):
+                yield Row(place, value)
         elif form == ".json":
             yield from _read_json(lines, path)
         else:
@@ -335,43 +335,3 @@ def _decode_element(buffer: _JsonBuffer, path: Path) -> tuple[Any, int]:
     except _KeyTwiceError as error:
         _, end = json.JSONDecoder().raw_decode(buffer.text, buffer.position)
         return error.problem(f"{path}:{buffer.line}"), end
-
-
-def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> Iterator[Row]:
-    """Yield the rows after the line that names the columns.
-
-    A column without a name, such as an index, is left out.
-    """
-    csv.field_size_limit(MAX_ROW_BYTES)
-    _, first_line = next(lines, (0, ""))
-    if delimiter == "," and "," not in first_line and set(_DELIMITERS) & set(first_line):
-        delimiter = max(_DELIMITERS, key=first_line.count)
-    # spaces after the delimiters of the first line do not belong to the values
-    has_spaces = f"{delimiter} " in first_line
-    texts = chain([first_line] if first_line else [], (text for _, text in lines))
-    reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
-    try:
-        names = [name.strip() for name in next(reader, [])]
-        if not names:
-            return
-        named = [name for name in names if name]
-        has_duplicates = len(set(named)) < len(named)
-        if has_duplicates or not named:
-            listed = ", ".join(map(repr, names))
-            message = f"the first line must name the columns, each once; it has {listed}"
-            raise refusal("data_not_parsed", message, f"{path}:1")
-        row_start = reader.line_num + 1
-        for values in reader:
-            place = f"{path}:{row_start}"
-            row_start = reader.line_num + 1
-            if not values:
-                continue
-            if len(values) != len(names):
-                message = f"the row has {len(values)} columns, the first line names {len(names)}"
-                cure = 'quote values that contain the delimiter, a quote or a line end: "..."'
-                raise refusal("data_not_parsed", message, place, cure)
-            columns = {name: value for name, value in zip(names, values, strict=True) if name}
-            yield Row(place, columns)
-    except csv.Error as error:
-        where = f"{path}:{reader.line_num}"
-        raise refusal("data_not_parsed", f"not CSV: {error}", where) from error
