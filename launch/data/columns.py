@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from launch.config.kinds import Kind
 from launch.config.schema import DataFormat
+from launch.data.cells import read_cell
 from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, groups_of_pair
 from launch.data.prompts import (
@@ -13,13 +14,15 @@ from launch.data.prompts import (
     CHATS,
     EMPTY,
     SYSTEMS,
+    column_of_question,
     find_column,
     find_filled,
     groups_of_question,
 )
-from launch.data.row_errors import RowError, not_a_row
+from launch.data.row_errors import RowError, not_a_row, parse_json
 from launch.data.tables import KeyPath
 from launch.data.truths import column_of_truth
+from launch.data.verdicts import find_verdict
 
 COMPLETIONS = ("completion", "response", "answer", "output")
 VERIFIER_COLUMNS = ("ground_truth", "dataset")
@@ -50,6 +53,7 @@ KNOWN = frozenset(
         TEXT,
     )
 )
+_ANSWERS = frozenset((*COMPLETIONS, *PAIR, *CHOSEN, *REJECTED))
 # What the conversion of a format reads: of the columns of each group the first that is filled.
 _GROUPS: Mapping[DataFormat, tuple[tuple[str, ...], ...]] = {
     DataFormat.chat: (CHATS, SYSTEMS, TOOLS),
@@ -74,6 +78,12 @@ def columns_of(row: Mapping[str, object], form: DataFormat, kind: Kind) -> tuple
         empty = (column for column in group if row.get(column, 0) in EMPTY)
         names.add(name or next(empty, ""))
     return tuple(name for name in row if name in names)
+
+
+def columns_of_texts(row: Mapping[str, object], used: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the columns of a row that have what is asked, or an answer to it."""
+    asked = column_of_question(row)
+    return tuple(name for name in used if name == asked or name in _ANSWERS)
 
 
 def _groups_of(row: Mapping[str, object], form: DataFormat) -> tuple[tuple[str, ...], ...]:
@@ -138,9 +148,14 @@ def _own_name(row: Mapping[str, object], name: str) -> str:
 
 
 def _values_at(row: Mapping[str, object], path: str) -> list[object]:
-    """Return a list with the value at a path of keys and of places in lists; [] without one."""
+    """Return a list with the value at a path of keys and of places in lists; [] without one.
+
+    A text on the way may hold the object or the list as JSON.
+    """
     value: object = row
     for key in path.split("."):
+        if isinstance(value, str):
+            value = parse_json(value)
         if isinstance(value, dict) and key in value:
             value = value[key]
         elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
@@ -169,16 +184,37 @@ def _usual_form(name: str) -> str:
 
 def unfold(row: Mapping[str, object]) -> Mapping[str, object]:
     """Return a row whose conversation stands in an object with `messages`, such as OpenAI's `input`,
-    with the object's keys as columns.
+    with the object's keys as columns; and turns that stand as JSON in a text as turns.
 
     A key that the row has as well keeps the object's name before its own, as in `input.tools`.
+
+    Raises RowError: data_row.
     """
+    row = _read_cells(row)
     for column in (*CHATS, *ASKING):
         value = row.get(column)
         if isinstance(value, dict) and isinstance(value.get("messages"), list):
             rest = {name: each for name, each in row.items() if name != column}
             return {**dict(_inner_columns(value, column, rest)), **rest}
     return row
+
+
+def _read_cells(row: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a row whose prompts and answers are turns where a text holds turns as JSON."""
+    read = {}
+    for name, value in row.items():
+        is_cell = isinstance(value, str) and value.lstrip()[:1] in ("[", "{")
+        if is_cell and _is_of_turns(name, row):
+            read[name] = read_cell(value, name)
+    return {**row, **read} if read else row
+
+
+def _is_of_turns(name: str, row: Mapping[str, object]) -> bool:
+    """Return whether a column may have turns: it asks, answers, or is one of two answers."""
+    if name in ASKING or name in _ANSWERS:
+        return True
+    verdict = find_verdict(row.keys())
+    return verdict is not None and name in verdict.answers
 
 
 def _inner_columns(

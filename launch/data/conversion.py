@@ -11,7 +11,15 @@ from typing import Any
 
 from launch.config.kinds import Kind
 from launch.config.schema import DataFormat
-from launch.data.columns import TEXT, columns_of, rename_columns, rename_path, unfold
+from launch.data.cells import ListedTexts
+from launch.data.columns import (
+    TEXT,
+    columns_of,
+    columns_of_texts,
+    rename_columns,
+    rename_path,
+    unfold,
+)
 from launch.data.formats import convert, describe_conversion, ends_with_answer, recognise
 from launch.data.label_balance import LabelCount
 from launch.data.labels import LabelColumn, own_names
@@ -50,6 +58,7 @@ class Conversion:
     scale: Scale = field(init=False)
     rendered: RenderedRows = field(default_factory=RenderedRows)
     merged: int = 0  # rows whose system turn was put into the first user turn
+    lists: ListedTexts = field(default_factory=ListedTexts)
     marks: MarkCount = field(default_factory=MarkCount)
     labels: LabelCount = field(default_factory=LabelCount)
     answered: int = 0  # rows of prompts whose final answer is left out
@@ -77,6 +86,7 @@ class Conversion:
         self.check_scale()
         if self.problems and not (self.data.skips and used):
             raise UserError(self._refusals(used))
+        self.lists.check(self._columns)
 
     def check_scale(self) -> None:
         """Refuse the rows so far if the values that judge their answers are of another scale, also
@@ -180,6 +190,8 @@ class Conversion:
                 continue
             description = describe_conversion(form, used, self.data.kind)
             self.formats[description] = self.formats.get(description, 0) + 1
+            if self.data.format == DataFormat.auto:
+                self.lists.add(named, columns_of_texts(named, used), row.place)
             self.marks.add(columns)
             self.labels.add(columns)
             if form != DataFormat.text:  # whose marks are learnt as they stand

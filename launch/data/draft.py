@@ -13,7 +13,12 @@ from launch.config.schema import DataFormat, TrainOn
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
 from launch.data.first_rows import FirstRows
 from launch.data.formats import recognise
-from launch.data.label_balance import LARGEST_RATIO, balance_weights, measure_balance
+from launch.data.label_balance import (
+    LARGEST_RATIO,
+    MOST_OF_ONE_KIND,
+    balance_weights,
+    measure_balance,
+)
 from launch.data.labels import own_names
 from launch.data.rl_draft import choose_verifier, draft_steps, draft_verifier
 from launch.data.row_errors import RowError
@@ -28,6 +33,8 @@ from launch.worker.trl_options import BY_ROW, is_own
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
 MAX_ROWS = 100_000  # rows that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
+# KTO estimates its KL term from the rows of a micro batch; TRL's documentation advises 4 or more.
+_KTO_BATCH = 4
 # Optimizer steps after which the demo's model answers the rows of a small data set: 16 questions need
 # about 600 steps of one row.
 _DEMO_STEPS = 600
@@ -271,14 +278,14 @@ def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str
     batch = shipped["global_batch_size"]
     comment = f"{unit} in an optimizer step"
     if is_size_known:
-        batch = fitting_batch(rows, batch)
+        batch = fitting_batch(rows, batch, least=_least_batch(data, rows, batch))
         comment += f", {math.ceil(rows / batch)} steps an epoch"
         if batch < shipped["global_batch_size"]:
             comment += (
                 f"; the stage {base} has {shipped['global_batch_size']}, too many for {rows} rows"
             )
     lines = [f"  global_batch_size: {batch} # {comment}"]
-    if is_demo and batch < shipped["per_device_batch_size"]:
+    if batch < shipped["per_device_batch_size"]:
         lines.append(f"  per_device_batch_size: {batch}")
     steps = math.ceil(rows / batch)
     epochs = 2 if data.kind == Kind.sft else 1
@@ -335,9 +342,23 @@ def _draft_limits(shipped: Mapping[str, Any], context: int | None) -> list[str]:
     return lines
 
 
-def fitting_batch(rows: int, largest: int, steps: int = _STEPS) -> int:
-    """Return `largest`, halved until an epoch has so many steps, at least 1."""
+def _least_batch(data: DraftedData, rows: int, largest: int) -> int:
+    """Return the smallest batch of the data's kind of stage.
+
+    KTO has no KL term within a batch of one row, and most of its steps should have both labels.
+    """
+    labels = data.structure.labels
+    if data.kind != Kind.kto or labels is None or not labels.good or not labels.bad:
+        return 1
+    batch = min(_KTO_BATCH, rows - rows % 2)
+    while batch < min(rows // 2, largest) and labels.share_of_one_kind(batch) > MOST_OF_ONE_KIND:
+        batch *= 2
+    return batch
+
+
+def fitting_batch(rows: int, largest: int, steps: int = _STEPS, least: int = 1) -> int:
+    """Return `largest`, halved until an epoch has so many steps, at least `least`."""
     batch = largest
-    while batch > 1 and rows < batch * steps:
+    while batch // 2 >= least and rows < batch * steps:
         batch //= 2
     return batch

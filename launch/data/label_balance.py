@@ -11,6 +11,7 @@ from typing import Any
 from launch.data.row_errors import parse_json
 
 LABEL = "label"  # the column of a staged row
+MOST_OF_ONE_KIND = 0.5  # the largest share of steps whose rows all have the same label
 
 
 @dataclass
@@ -25,6 +26,13 @@ class LabelCount:
         if LABEL in columns:
             self.good += columns[LABEL] is True
             self.bad += columns[LABEL] is False
+
+    def share_of_one_kind(self, batch: int) -> float:
+        """Return the expected share of shuffled steps of so many rows that have one label only. There
+        are labels.
+        """
+        good = self.good / (self.good + self.bad)
+        return float(good**batch + (1 - good) ** batch)
 
     def note(self) -> str | None:
         """Describe how many answers are good; None where no row has a label."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from launch.data.csv_rows import read_csv
 from launch.data.sources import file_format, unpack_cure
 from launch.data.tables import TABLES, KeyPath, read_table
 from launch.errors import UserError, refusal
 from launch.files import open_file
+from launch.worker.finding import Finding
 
 # A longer row is not a text that somebody wrote but a file without line ends.
 MAX_ROW_BYTES = 32 << 20
@@ -36,8 +36,28 @@ _FILE_MARKS = {
     b"PK\x03\x04": ".zip",
     b"PAR1": ".parquet",
 }
-_DELIMITERS = ";\t|"  # delimiters of a .csv file without a comma in its first line
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported when needed
+
+
+class _KeyTwiceError(Exception):
+    """An object has a key twice, with different values. json would keep the last one."""
+
+    def problem(self, place: str) -> Finding:
+        message = f"the key {self} stands twice in an object, with different values"
+        return Finding.error("data_row", message, place, "leave one of them")
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of a JSON text. Raises _KeyTwiceError."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        for key, value in pairs:
+            if made[key] != value:
+                raise _KeyTwiceError(repr(key))
+    return made
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_make_object)
 
 
 @dataclass(frozen=True)
@@ -72,7 +92,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     with stream:
         lines = _decode_lines(stream, path)
         if form in (".csv", ".tsv"):
-            yield from _read_csv(lines, path, "\t" if form == ".tsv" else ",")
+            delimiter = "\t" if form == ".tsv" else ","
+            for place, value in read_csv(lines, path, delimiter, MAX_ROW_BYTES):
+                yield Row(place, value)
         elif form == ".json":
             yield from _read_json(lines, path)
         else:
@@ -176,9 +198,14 @@ def _goes_on(text: str) -> bool:
 
 
 def _parse_json(text: str, place: str, cure: str) -> Any:
-    """Return the value of a text. Raises UserError: data_not_parsed."""
+    """Return the value of a text; a Finding where it has a key twice.
+
+    Raises UserError: data_not_parsed.
+    """
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
+    except _KeyTwiceError as error:
+        return error.problem(place)
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg} at character {error.colno}"
         raise refusal("data_not_parsed", message, place, cure) from error
@@ -260,7 +287,6 @@ def _read_json_array(
 
     Only the element that is being parsed and some text after it are in memory.
     """
-    decoder = json.JSONDecoder()
     buffer = _JsonBuffer(lines, text, text.index("[") + 1, number)
 
     def fail(message: str) -> UserError:
@@ -281,7 +307,7 @@ def _read_json_array(
             expected = "element"
             continue
         try:
-            value, end = decoder.raw_decode(buffer.text, buffer.position)
+            value, end = _decode_element(buffer, path)
         except (ValueError, RecursionError) as error:
             if len(buffer.text) - buffer.position > MAX_ROW_BYTES:
                 message = f"the row is longer than {MAX_ROW_BYTES >> 20} MiB"
@@ -289,7 +315,7 @@ def _read_json_array(
             if buffer.extend():
                 continue
             raise fail(str(error).partition(":")[0]) from error
-        may_continue = end == len(buffer.text) and not isinstance(value, (dict, list))
+        may_continue = end == len(buffer.text) and not isinstance(value, (dict, list, Finding))
         if may_continue and buffer.extend():
             continue  # the text that was appended may begin with more digits
         yield Row(f"{path}:{buffer.line}", value)
@@ -298,41 +324,14 @@ def _read_json_array(
     raise fail("the list has no end")
 
 
-def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> Iterator[Row]:
-    """Yield the rows after the line that names the columns.
+def _decode_element(buffer: _JsonBuffer, path: Path) -> tuple[Any, int]:
+    """Return the element at the buffer's position, and where it ends; a Finding for one with a key
+    twice.
 
-    A column without a name, such as an index, is left out.
+    Raises ValueError and RecursionError for what is no whole element.
     """
-    csv.field_size_limit(MAX_ROW_BYTES)
-    _, first_line = next(lines, (0, ""))
-    if delimiter == "," and "," not in first_line and set(_DELIMITERS) & set(first_line):
-        delimiter = max(_DELIMITERS, key=first_line.count)
-    # spaces after the delimiters of the first line do not belong to the values
-    has_spaces = f"{delimiter} " in first_line
-    texts = chain([first_line] if first_line else [], (text for _, text in lines))
-    reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
     try:
-        names = [name.strip() for name in next(reader, [])]
-        if not names:
-            return
-        named = [name for name in names if name]
-        has_duplicates = len(set(named)) < len(named)
-        if has_duplicates or not named:
-            listed = ", ".join(map(repr, names))
-            message = f"the first line must name the columns, each once; it has {listed}"
-            raise refusal("data_not_parsed", message, f"{path}:1")
-        row_start = reader.line_num + 1
-        for values in reader:
-            place = f"{path}:{row_start}"
-            row_start = reader.line_num + 1
-            if not values:
-                continue
-            if len(values) != len(names):
-                message = f"the row has {len(values)} columns, the first line names {len(names)}"
-                cure = 'quote values that contain the delimiter, a quote or a line end: "..."'
-                raise refusal("data_not_parsed", message, place, cure)
-            columns = {name: value for name, value in zip(names, values, strict=True) if name}
-            yield Row(place, columns)
-    except csv.Error as error:
-        where = f"{path}:{reader.line_num}"
-        raise refusal("data_not_parsed", f"not CSV: {error}", where) from error
+        return _DECODER.raw_decode(buffer.text, buffer.position)
+    except _KeyTwiceError as error:
+        _, end = json.JSONDecoder().raw_decode(buffer.text, buffer.position)
+        return error.problem(f"{path}:{buffer.line}"), end

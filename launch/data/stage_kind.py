@@ -163,12 +163,12 @@ def write_options(problem: Finding) -> Finding:
     """
     if problem.cure is None:
         return problem
-    overrides = r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?"
+    overrides = r"data\.columns\.\S+(?: data\.columns\.\S+)*"
     cure = re.sub(overrides, _as_option, str(problem.cure))
     cure = cure.replace("data.format=text", "--text").replace("recipe.verifier=", "--verifier ")
     return replace(problem, cure=Fix(cure))
 
 
 def _as_option(overrides: re.Match[str]) -> str:
-    columns = [column for column in overrides.groups() if column]
+    columns = [text.removeprefix("data.columns.") for text in overrides[0].split()]
     return f"--columns {','.join(columns)}"

@@ -120,6 +120,22 @@ def test_labelled_answers_make_a_kto_stage_whose_labels_are_balanced(
     assert "120 good answers, 40 bad" in text
 
 
+@pytest.mark.parametrize(("rows", "every"), [(2, 2), (8, 2), (36, 6), (200, 2)])
+@pytest.mark.parametrize("model", [(), ("--model", "demo")])
+def test_few_labelled_answers_make_a_stage_that_plans(
+    folder: Path, rows: int, every: int, model: tuple[str, ...]
+) -> None:
+    labelled = [
+        {"prompt": f"{number}?", "completion": "Yes", "label": number % every > 0}
+        for number in range(rows)
+    ]
+    write_lines(folder / "rows.jsonl", labelled)
+    assert new(["thumbs", "--data", "rows.jsonl", *model]) == 0
+    gpus = "gpus=0" if model else "gpus=1"
+    plan = planned("stage=thumbs", gpus, machine=fixed_machine(folder, digest=str))
+    assert plan.batch.per_device >= min(rows, 4)
+
+
 def test_pairs_make_a_reward_model_if_that_is_the_kind(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

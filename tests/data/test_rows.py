@@ -252,6 +252,79 @@ REFUSED = (
 )
 
 
+JOINED = 'a{0}b\nQ{0}A\nWhy?{0}"It is so\nHow?{0}So\nHow tall?{0}It is 5"\nQ{0}A\n'
+ONE_ROW = (
+    'a,b\nQ,"One, two\nthree, four\nfive, six"\n',  # prose
+    'a,b\nQ,"Hello\nit costs 1,000"\n',  # no evidence
+    'a,b\nQ,"f(1,2)\nf(3,4)\nf(5,6)"\n',  # code, whose first line has a comma too many
+    'a,b\n"x,y\nz,w\nv,u",A\n',
+    'a;b\nQ;"Run it:\n  int x = f();\n  int y = g();"\n',
+    'a;b\nQ;"One\ntwo\nthree; four"\n',
+    'a\n"One\ntwo"\n',
+    'a\tb\nQ\t"One\ntwo\n\nthree"\n',
+)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_rows_that_a_stray_quote_joins_are_named(
+    tmp_path: Path, suffix: str, ends: str, delimiter: str
+) -> None:
+    if suffix == ".tsv":
+        delimiter = "\t"
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(JOINED.format(delimiter).replace("\n", ends).encode())
+    first, bad, last = (row.value for row in read_rows(path))
+    assert first == last == {"a": "Q", "b": "A"}
+    assert isinstance(bad, Finding)
+    assert (bad.id, bad.where) == (PARSED, f"{path}:3")
+    assert values_of(bad.message) == ["3"]
+    cured = JOINED.format(delimiter).replace('"It', '"""It').replace("so\n", 'so"\n')
+    path.write_text(cured.replace('It is 5"', '"It is 5"""'), encoding="utf-8")
+    assert [value["b"] for value in values(path)] == ["A", '"It is so', "So", 'It is 5"', "A"]
+
+
+@pytest.mark.parametrize("content", ONE_ROW)
+def test_a_quoted_value_of_several_lines_is_read(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(content, encoding="utf-8")
+    [row] = values(path)
+    assert isinstance(row, dict) and any("\n" in value for value in row.values())
+
+
+def test_a_quote_that_nothing_closes_is_named_where_it_opens(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('a,b\nQ,A\nQ,"A\nQ,A\nQ,A\n', encoding="utf-8")
+    problem = refusal(path)
+    assert (problem.id, problem.where) == (PARSED, f"{path}:3")
+
+
+TWICE = b'{"prompt": "Hi", "turns": [{"content": "B", "content": "A"}]}'
+SAME = b'{"prompt": "Hi", "prompt": "Hi"}'
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        ("a.jsonl", SAME + b"\n" + TWICE + b"\n" + SAME, 2),
+        ("a.json", SAME + b"\n" + TWICE + b"\n" + SAME, 2),
+        ("a.json", b"[" + SAME + b",\n" + TWICE + b",\n" + SAME + b"]", 2),
+    ],
+)
+def test_a_key_twice_in_an_object_is_a_fault_of_its_row(
+    tmp_path: Path, file: str, content: bytes, line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_CHUNK", 8)  # so that elements are read in pieces
+    path = tmp_path / file
+    path.write_bytes(content)
+    first, bad, last = (row.value for row in read_rows(path))
+    assert first == last == {"prompt": "Hi"}
+    assert isinstance(bad, Finding)
+    assert (bad.id, bad.where) == ("data_row", f"{path}:{line}")
+    assert values_of(bad.message) == ["content"]
+
+
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 def test_what_does_not_parse_is_named_with_its_line(tmp_path: Path, case: Refused) -> None:
     path = tmp_path / case.file

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from launch.config.kinds import Kind
 from launch.config.schema import RootConfig
-from launch.data.label_balance import LARGEST_RATIO, LabelCount, balance_weights, measure_balance
+from launch.data.label_balance import (
+    LARGEST_RATIO,
+    MOST_OF_ONE_KIND,
+    LabelCount,
+    balance_weights,
+    measure_balance,
+)
 from launch.errors import UserError
 from launch.planning.batch_split import Batch
 from launch.planning.flags import values_of
@@ -20,8 +26,6 @@ from launch.planning.plan import Plan
 from launch.planning.rules.plan_rule import FlagsCase, plan_rule
 from launch.rules.code import failed, warned
 from launch.worker.finding import Finding, Fix
-
-_MOST_OF_ONE_KIND = 0.5  # the largest share of steps whose rows all have the same label
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,6 @@ class Labels:
     undesirable: float
     batch: Batch
     where: str | None  # the key that names the data
-
-    def share_of_one_kind(self, batch: int) -> float:
-        """Return the expected share of shuffled steps of so many rows that have one label only."""
-        good = self.count.good / (self.count.good + self.count.bad)
-        return float(good**batch + (1 - good) ** batch)
 
 
 @plan_rule("one_label")
@@ -137,8 +136,8 @@ def _find_one_kind(labels: Labels | None) -> Iterator[Finding]:
     if labels is None or not labels.count.good or not labels.count.bad:
         return
     batch = labels.batch.global_
-    share = labels.share_of_one_kind(batch)
-    if share <= _MOST_OF_ONE_KIND:
+    share = labels.count.share_of_one_kind(batch)
+    if share <= MOST_OF_ONE_KIND:
         return
     good = labels.count.good
     bad = labels.count.bad
@@ -147,7 +146,7 @@ def _find_one_kind(labels: Labels | None) -> Iterator[Finding]:
         "rows would have one kind only"
     )
     larger = batch
-    while labels.share_of_one_kind(larger) > _MOST_OF_ONE_KIND:
+    while labels.count.share_of_one_kind(larger) > MOST_OF_ONE_KIND:
         larger += batch // labels.batch.accumulation  # what the ranks hold at once
     cure = Fix.of(
         "add answers of the rarer kind, set {0} or more, or {1}",
