@@ -114,6 +114,8 @@ def rename_columns(row: object, columns: Mapping[str, str]) -> Mapping[str, obje
     """
     if not isinstance(row, dict):
         raise not_a_row(row)
+    if any(not _own_name(row, name) and not _values_at(row, name) for name in columns.values()):
+        row = dict(unfold(row))  # whose columns are named by the messages of launch
     own_names = {known: _own_name(row, name) for known, name in columns.items()}
     known_names = {own: known for known, own in own_names.items() if own}
     renamed: dict[str, object] = {}

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from launch.data.columns import rename_columns, unfold
+from launch.data.columns import COMPLETIONS, KNOWN, rename_columns, unfold
 from launch.data.labels import NAMES as LABELS
 from launch.data.prompts import EMPTY
 from launch.data.row_errors import RowError
 from launch.data.rows import Row
 
 _MERGED = 1000  # rows
+# Columns that fit another kind of row or stage, which few rows do not decide for all.
+_DECIDING = KNOWN - {*COMPLETIONS}
 
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The columns of the first row, and what others have where that one has nothing."""
+    """The columns of the first row, and what others have where that one has nothing; but a column such
+    as `label` or `rejected` only if half of the rows fill it.
+    """
 
     columns: Mapping[str, object]  # with the names that launch knows
     place: str  # of the last row that adds a value to them
@@ -28,24 +33,34 @@ class FirstRows:
         """Merge the first rows; `names` are the rows' own names by those that launch knows. Rows that
         can't be used are passed over: the reading of all rows names them.
         """
-        merged: dict[str, object] = {}
-        place = ""
+        columns: dict[str, object] = {}
+        places: dict[str, str] = {}  # of the first row that has a value, by the column
+        filled: Counter[str] = Counter()  # rows
         labels: set[float] = set()
+        read = 0
+        first: Mapping[str, object] = {}
         for row in islice(rows, _MERGED):
             try:
-                columns = unfold(rename_columns(row.value, names))
+                named = unfold(rename_columns(row.value, names))
             except RowError:
                 continue
-            labels.update(_numbers(columns))
-            added = {
-                name: value
-                for name, value in columns.items()
-                if name not in merged or (_is_filled(value) and not _is_filled(merged[name]))
-            }
-            if any(map(_is_filled, added.values())):
-                place = row.place
-            merged.update(added)
-        return cls(merged, place, frozenset(labels))
+            first = first or named
+            read += 1
+            labels.update(_numbers(named))
+            for name, value in named.items():
+                columns.setdefault(name, value)
+                if not _is_filled(value):
+                    continue
+                filled[name] += 1
+                if filled[name] == 1:
+                    columns[name] = value
+                    places[name] = row.place
+        for name in _DECIDING & columns.keys():
+            if 2 * filled[name] < read:
+                columns[name] = first.get(name)
+                places.pop(name, None)
+        place = next((places[name] for name in reversed(places)), "")
+        return cls(columns, place, frozenset(labels))
 
 
 def _numbers(columns: Mapping[str, object]) -> list[float]:

@@ -144,11 +144,10 @@ def check_labelled(messages: Sequence[Message], cure: str | None = None) -> None
 
 def refuse_bad_answer(row: Mapping[str, object]) -> None:
     """Refuse a row for SFT whose answer is labelled as a bad one. Raises RowError: data_row."""
-    for name in (*NAMES, CHOSEN):
+    for name in (*NAMES, CHOSEN) if is_judged(row) else NAMES:
         text = str(_as_text(row.get(name))).lower()
         # a label or a feedback of 0 may be the number of a class
-        is_bad_number = text == "0" and (name == _OF_KTO or (name == CHOSEN and is_judged(row)))
-        if text == "false" or is_bad_number:
+        if text == "false" or (text == "0" and name in (_OF_KTO, CHOSEN)):
             message = f"{name} is {text}: the answer is marked as one that must not be learned"
             raise RowError(message, "a stage that builds on kto learns from good and bad answers")
 

@@ -35,12 +35,15 @@ def find_named_answers(row: Mapping[str, object]) -> dict[str, str]:
 
 
 def _name_of(value: object) -> str:
-    """Return what may be a name: a number, or a text without spaces; "" for any other value."""
+    """Return what may be a name: a number, a word, or two such as `Response A`; "" for any other
+    value.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number:
         return read_mark(value) or ""
-    is_word = isinstance(value, str) and len(value.split()) == 1
-    return str(value).strip() if is_word else ""
+    words = len(value.split()) if isinstance(value, str) else 0
+    is_name = words == 1 or (words == 2 and read_mark(value) is not None)
+    return str(value).strip() if is_name else ""
 
 
 def _column_named(row: Mapping[str, object], name: str) -> str:

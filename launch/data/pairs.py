@@ -44,6 +44,8 @@ def convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
     Raises RowError: data_row, data_roles, data_no_answer, data_marks, data_pair.
     """
     columns = _columns_of_sides(row)
+    if not columns and not find_column(row, REJECTED):
+        raise RowError("chosen and rejected are empty", "leave the row out", "data_pair")
     row = {**row, **{side: row.get(name) for side, name in columns.items()}}
     sides = _read_sides(row) if columns else _read_rejected(row)
     for side, messages in sides.items():

@@ -27,7 +27,8 @@ class Scale:
     column: str = ""
     answers: tuple[str, str] | None = None  # the columns that a verdict names; None of labels
     values: set[str] = field(default_factory=set)
-    place: str = ""  # of the first row whose value fits neither answer and is no label
+    strays: set[str] = field(default_factory=set)  # values that fit neither answer, or are no label
+    place: str = ""  # of the first row with a stray value
 
     def add(self, row: Mapping[str, object], place: str) -> None:
         """Remember the value of a row, if it has one."""
@@ -55,6 +56,7 @@ class Scale:
     def _add(self, value: object, place: str, *, fits: bool) -> None:
         self.values.add(_show(value))
         if not fits:
+            self.strays.add(_show(value))
             self.place = self.place or place
 
     def problem(self) -> Finding | None:
@@ -74,6 +76,8 @@ class Scale:
         if len(values) == 2:
             table = f'{{"{values[0]}": "{first}", "{values[1]}": "{second}"}}'
             cure += f"; if {values[0]} means {first}: jq -c '.{self.column} |= {table}[tostring]'"
+        elif len(values) == 3 and "0" in self.strays and len(self.strays) == 1:
+            cure += f"; if 0 is a tie: jq -c 'select(.{self.column} | tostring != \"0\")'"
         else:
             cure += ", and leave out rows of which neither is better"
         return Finding.error("data_pair", message, self.place, cure)

@@ -14,7 +14,7 @@ from launch.data.rows import read_rows
 from launch.errors import UserError
 from launch.planning.local_rows import read_local_rows
 from launch.worker.finding import Finding
-from tests.data.files import write_csv, write_lines
+from tests.data.files import problems, write_csv, write_lines
 
 Row = dict[str, Any]
 ASKED = {"question": "What is hot?"}
@@ -89,6 +89,20 @@ def test_other_kinds_are_found_too(tmp_path: Path, rows: list[Row], kind: Kind) 
     assert read_for_draft(path, {}).kind == kind
     local = read_local_rows(path)
     assert local is not None and local.kind == kind
+
+
+def test_pairs_of_nulls_are_named(tmp_path: Path) -> None:
+    empty = {"prompt": "Hi", "chosen": None, "rejected": None}
+    path = write_lines(tmp_path / "a.jsonl", [{**empty, "chosen": SUN, "rejected": "No"}, empty])
+    [problem] = problems(path, kind=Kind.dpo)
+    assert (problem.id, problem.message) == ("data_pair", "chosen and rejected are empty")
+
+
+@pytest.mark.parametrize("extra", [{"label": False}, {"rejected": "No"}, {"ground_truth": "4"}])
+def test_few_rows_of_another_kind_do_not_decide_for_all(tmp_path: Path, extra: Row) -> None:
+    row = {"prompt": "Hi", "completion": SUN}
+    path = write_lines(tmp_path / "a.jsonl", [row] * 7 + [{**row, "chosen": "Yes", **extra}] * 3)
+    assert read_for_draft(path, {}).kind == Kind.sft
 
 
 def test_what_a_row_has_is_kept(tmp_path: Path) -> None:

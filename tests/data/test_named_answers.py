@@ -33,6 +33,7 @@ def answers(*names: str) -> Row:
         {**answers("output_0", "output_1"), "chosen": 0.0, "rejected": 1.0},
         {**answers("completion_1", "completion_2"), "chosen": "model_1", "rejected": "model_2"},
         {**answers("response_b", "response_a"), "chosen": "response_b", "rejected": "Response_A"},
+        {**answers("response_b", "response_a"), "chosen": "Response B", "rejected": "Response A"},
         {**answers("qwen-7b", "old.model"), "chosen": "qwen-7b", "rejected": "old.model"},
         {**answers("gold", "noisy"), "chosen": "gold", "rejected": "noisy"},
     ],
@@ -62,6 +63,7 @@ def test_an_answer_that_a_table_names_is_learnt(tmp_path: Path) -> None:
         {"prompt": "Hot or cold?\nA. hot\nB. cold", "A": "hot", "B": "cold"}
         | {"chosen": "A", "rejected": "B"},
         {**ASKED, "chosen": "A", "rejected": "A B", "model": "small"},
+        {**ASKED, "chosen": "Vitamin C", "rejected": "Vitamin D", "responses": [BETTER, WORSE]},
     ],
 )
 def test_a_short_answer_is_an_answer(tmp_path: Path, row: Row) -> None:

@@ -44,6 +44,11 @@ RESULT: Row = {"role": "tool", "content": "An hour by bus."}
         ({"conversations": SHARED, "output": LAST}, "prompt=conversations"),
         ({"messages": OPEN, "output": LAST, "summary": "A way."}, "prompt=messages"),
         ({"messages": [*OPEN, CALL, RESULT], "completion": LAST}, "prompt=messages"),
+        ({"input": {"messages": OPEN}, "output": LAST}, "prompt=messages"),
+        (
+            {"input": {"messages": OPEN}, "expected": {"role": "assistant", "content": LAST}},
+            "completion=expected.content",
+        ),
         ({"messages": OPEN[:1], "gold_response": LAST}, "completion=gold_response"),
     ],
 )

@@ -81,6 +81,16 @@ def test_the_cure_of_two_values_names_the_answers(tmp_path: Path) -> None:
     assert [pair["chosen"][-1]["content"] for pair in pairs] == list(ANSWERS)
 
 
+@pytest.mark.skipif(not shutil.which("jq"), reason="the cure is a jq command")
+def test_the_cure_of_a_tie_leaves_it_out(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", verdicts("answer_1 answer_2", "winner", [1, 0, 2]))
+    program = str(drafted_problem(path).cure).split("'")[1]
+    text = subprocess.check_output(["jq", "-c", program, str(path)], text=True)
+    rows = [json.loads(line) for line in text.splitlines()]
+    pairs = converted(write_lines(tmp_path / "b.jsonl", rows), kind=Kind.dpo)
+    assert [pair["chosen"][-1]["content"] for pair in pairs] == list(ANSWERS)
+
+
 @pytest.mark.parametrize(
     ("names", "values", "better"),
     [
