@@ -104,8 +104,10 @@ def _is_lost(value: object, turns: set[str]) -> bool:
 
 def _tells(value: object) -> bool:
     """Return whether a value is a truth value, or a text stands in it: few rows with one may mean
-    something else than the others.
+    something else than the others. Lists of numbers, such as token ids, are not searched.
     """
+    if isinstance(value, list) and isinstance(value[0], int | float):
+        return False
     return isinstance(value, bool) or path_of_text(value) is not None
 
 
