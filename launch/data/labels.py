@@ -14,7 +14,7 @@ from launch.data.row_errors import RowError, describe_type
 
 _OF_KTO = "kto_tag"  # which nothing but KTO has
 NAMES = (LABEL, _OF_KTO, "feedback")
-CHOSEN = "chosen"  # judges the row's answer where no other answer is rejected
+CHOSEN_ALONE = "chosen"  # judges the row's answer where no other answer is rejected
 _KEY = f"data.columns.{LABEL}"
 _WITH_TEXTS = re.compile(r"(.+):([^/]+)/([^/]+)")
 
@@ -68,7 +68,7 @@ def is_label(row: Mapping[str, object]) -> bool:
 
 def is_judged(row: Mapping[str, object]) -> bool:
     """Return whether `chosen` says of the row's answer whether it is a good one."""
-    text = str(_as_text(row.get(CHOSEN))).lower()
+    text = str(_as_text(row.get(CHOSEN_ALONE))).lower()
     return row.get("rejected") is None and text in ("true", "false", "1", "0")
 
 
@@ -144,10 +144,10 @@ def check_labelled(messages: Sequence[Message], cure: str | None = None) -> None
 
 def refuse_bad_answer(row: Mapping[str, object]) -> None:
     """Refuse a row for SFT whose answer is labelled as a bad one. Raises RowError: data_row."""
-    for name in (*NAMES, CHOSEN) if is_judged(row) else NAMES:
+    for name in (*NAMES, CHOSEN_ALONE) if is_judged(row) else NAMES:
         text = str(_as_text(row.get(name))).lower()
         # a label or a feedback of 0 may be the number of a class
-        if text == "false" or (text == "0" and name in (_OF_KTO, CHOSEN)):
+        if text == "false" or (text == "0" and name in (_OF_KTO, CHOSEN_ALONE)):
             message = f"{name} is {text}: the answer is marked as one that must not be learned"
             raise RowError(message, "a stage that builds on kto learns from good and bad answers")
 

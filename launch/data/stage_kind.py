@@ -11,7 +11,7 @@ from launch.data.choices import refuse_choices, refuse_hidden_choices
 from launch.data.columns import COMPLETIONS
 from launch.data.formats import ends_with_answer
 from launch.data.label_balance import LABEL
-from launch.data.labels import CHOSEN, cure_of_text, find_verdict_word, is_judged, is_label
+from launch.data.labels import CHOSEN_ALONE, cure_of_text, find_verdict_word, is_judged, is_label
 from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import is_pair
 from launch.data.prompts import CHATS, PROMPTS, column_of_question, find_column
@@ -90,8 +90,10 @@ def _refuse_judgement(row: Mapping[str, object], labels: Collection[float], plac
     """
     label = find_column(row, LABELS)
     if is_judged(row):
-        said = f"{CHOSEN} is {row[CHOSEN]}"
-        named = f"{CHOSEN}:{'true/false' if isinstance(row[CHOSEN], bool | str) else '1/0'}"
+        said = f"{CHOSEN_ALONE} is {row[CHOSEN_ALONE]}"
+        named = (
+            f"{CHOSEN_ALONE}:{'true/false' if isinstance(row[CHOSEN_ALONE], bool | str) else '1/0'}"
+        )
     elif label and (len(labels) == 2 or -1.0 in labels):
         numbers = [f"{number:g}" for number in sorted(labels)]
         said = f"{label} has the values {', '.join(numbers)}"

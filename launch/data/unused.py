@@ -9,6 +9,7 @@ from typing import Any
 from launch.data.columns import KNOWN, VERIFIER_COLUMNS
 from launch.data.labels import NAMES as LABELS
 from launch.data.prompts import EMPTY
+from launch.data.row_errors import path_of_text
 from launch.data.turns import ROLE_KEYS, TURN_KEYS
 from launch.worker.wording import count_of
 
@@ -27,6 +28,7 @@ class UnusedColumns:
     is_verified: bool = False  # whether a verifier gets every column
     rows: int = 0
     _filled: dict[str, int] = field(default_factory=dict)
+    _telling: set[str] = field(default_factory=set)  # with a text or a truth value in some row
     _keys: set[str] = field(default_factory=set)  # of turns
 
     def add(self, row: Mapping[str, object], used: Iterable[str], texts: Iterable[str]) -> None:
@@ -41,6 +43,8 @@ class UnusedColumns:
             turns = {text.strip() for text in texts} if turns is None else turns
             if _is_lost(value, turns):
                 self._filled[name] = self._filled.get(name, 0) + 1
+                if name not in self._telling and _tells(value):
+                    self._telling.add(name)
 
     def add_turns(self, turns: Sequence[Mapping[str, Any]]) -> None:
         """Remember the keys of turns that hold texts or lists which templates do not know."""
@@ -52,24 +56,33 @@ class UnusedColumns:
                     self._keys.add(key)
 
     def notes(self) -> list[str]:
-        """Name the columns that are filled in most rows, those with a name that launch knows where
-        they are filled in any, and the keys of turns.
+        """Name the columns that hold a text or a truth value in any row, or have a name that launch
+        knows; others that are filled in most rows; and the keys of turns. Only of others, and of
+        keys, some may be counted alone.
         """
         names = []
-        for name in sorted(self._filled, key=lambda name: name not in KNOWN):
+        for name in sorted(self._filled, key=self._rank):
             rows = self._filled[name]
             if 2 * rows > self.rows:
                 names.append(repr(name))
-            elif name in KNOWN:
+            elif self._rank(name) < _OTHER:
                 names.append(f"{name!r} (in {count_of(rows, 'row')})")
+        shown = sum(self._rank(name) < _OTHER for name in self._filled)
         unused = "columns that only the verifier gets" if self.is_verified else _UNUSED
-        notes = [f"{unused}: {_list(names)}"] if names else []
+        notes = [f"{unused}: {_list(names, max(shown, _SHOWN))}"] if names else []
         if self._keys:
             keys = _list(list(map(repr, sorted(self._keys))))
             notes.append(f"keys of turns that no template of launch writes: {keys}")
         return notes
 
+    def _rank(self, name: str) -> int:
+        """Return how early a column is listed; _OTHER for unknown ones with numbers alone."""
+        if name in KNOWN:
+            return 0
+        return 1 if name in self._telling else _OTHER
 
+
+_OTHER = 2
 _UNUSED = "columns that are not used"
 
 
@@ -89,6 +102,15 @@ def _is_lost(value: object, turns: set[str]) -> bool:
     return len(text.split()) == 1 or not any(text in turn for turn in turns)
 
 
-def _list(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:_SHOWN])
-    return f"{listed} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else listed
+def _tells(value: object) -> bool:
+    """Return whether a value is a truth value, or a text stands in it: few rows with one may mean
+    something else than the others. Lists of numbers, such as token ids, are not searched.
+    """
+    if isinstance(value, list) and isinstance(value[0], int | float):
+        return False
+    return isinstance(value, bool) or path_of_text(value) is not None
+
+
+def _list(names: Sequence[str], shown: int = _SHOWN) -> str:
+    listed = ", ".join(names[:shown])
+    return f"{listed} and {len(names) - shown} more" if len(names) > shown else listed

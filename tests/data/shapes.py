@@ -99,7 +99,7 @@ SFT = (
         "OpenThoughts 3",
         {"difficulty": 3, "source": "web", "domain": "sea", "conversations": SHAREGPT},
         format="sharegpt",
-        unused=("difficulty", "source", "domain"),
+        unused=("source", "domain", "difficulty"),
     ),
     Shape(
         "Llama Nemotron",

@@ -63,13 +63,13 @@ def test_a_reward_model_gets_the_same_pairs(tmp_path: Path) -> None:
     assert converted(path, kind=Kind.rm) == converted(path, kind=Kind.dpo)
 
 
-def test_a_column_that_few_rows_fill_is_not_named(tmp_path: Path) -> None:
+def test_a_column_that_few_rows_fill_is_named_with_their_number(tmp_path: Path) -> None:
     row = SFT[0].row
     rows = [
         {**row, "id": "", "source": "", "remark": "x" if number < 2 else ""} for number in range(5)
     ]
     path = write_lines(tmp_path / "a.jsonl", rows)
-    assert NAMED not in read_structure(local(path)).describe()
+    assert f"{NAMED}'remark' (in 2 rows)" in read_structure(local(path)).describe()
     path = write_lines(tmp_path / "b.jsonl", [{**row, "remark": f"{n}"} for n in range(5)])
     assert f"{NAMED}'id', 'source', 'remark'" in read_structure(local(path)).describe()
 

@@ -18,9 +18,28 @@ def describe(folder: Path, rows: list[Row], kind: Kind = Kind.sft) -> str:
     return read_structure(local(write_lines(folder / "a.jsonl", rows), kind=kind)).describe()
 
 
-def test_a_known_column_is_named_in_few_rows_too(tmp_path: Path) -> None:
-    rows = [chat("Hi", "Hello"), chat("Hi", "Hello"), {**CHAT, "input": "More", "remark": "x"}]
-    assert describe(tmp_path, rows).endswith("columns that are not used: 'input' (in 1 row)")
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"input": 4, "remark": 4}, "'input' (in 1 row)"),
+        ({"edited": "Hullo", "input": "More"}, "'input' (in 1 row), 'edited' (in 1 row)"),
+        ({"is_wrong": True}, "'is_wrong' (in 1 row)"),
+        ({"passages": [{"id": 1, "body": "More"}]}, "'passages' (in 1 row)"),
+        ({"question": "Hi", "shown": None, "edited": " "}, ""),
+        ({"score": 4, "scores": [1, 2], "reply": "Hello"}, ""),  # which is a turn
+    ],
+)
+def test_what_few_rows_have_is_named(tmp_path: Path, columns: Row, named: str) -> None:
+    described = describe(tmp_path, [chat("Hi", "Hello"), CHAT, {**CHAT, **columns}])
+    assert ("not used" in described) == bool(named)
+    assert described.endswith(named and f"columns that are not used: {named}")
+
+
+def test_every_column_with_a_text_is_listed(tmp_path: Path) -> None:
+    texts = {f"text {number}": f"More {number}" for number in range(9)}
+    numbers = {f"number {number}": number + 1 for number in range(3)}
+    described = describe(tmp_path, [{**CHAT, **numbers, **texts}])
+    assert described.endswith(f"not used: {', '.join(map(repr, texts))} and 3 more")
 
 
 @pytest.mark.parametrize("value", [["More"], {"a": "More"}, 4])
