@@ -30,6 +30,7 @@ _OF_WORDS = frozenset(
         *("unknown_data", "other_tool", "no_global_header"),
     )
 )
+_OF_TYPING = _OF_WORDS | {"bad_value"}
 _MOST_NEEDED = 3  # settings that a cure takes up because its own keys need them
 # The time limit for all of a line's cures; a plan takes 0.1 s, and on a busy machine a second.
 _SECONDS = 6.0
@@ -117,14 +118,15 @@ def _check(line: CommandLine, problems: Sequence[Finding], end: float) -> list[F
 def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) -> list[Finding]:
     """Return what else is wrong with a line, which shows once each of `problems` is mended.
 
-    One without an exact cure ends the search, as `end` (time.monotonic) does.
+    Only mistakes of typing hide other problems, and one that could be mended in several ways, or in
+    none, ends the search, as `end` (time.monotonic) does.
     """
     found: list[Finding] = []
     known = {(problem.id, problem.where) for problem in problems}
     while problems and time.monotonic() < end:
         for problem in problems:
             actions = exact_actions(problem.cure)
-            if not actions:
+            if problem.id not in _OF_TYPING or len(actions) != 1:
                 return found
             line = replace(apply_action(actions[0], line), verb=line.verb)
         after = _find_problems(line)
