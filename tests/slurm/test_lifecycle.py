@@ -159,6 +159,7 @@ def test_the_end_of_launchers_that_a_signal_ended(  # noqa: PLR0917
     log = JobFolder.of(tmp_path / "runs", "demo", "x").log("7")
     log.parent.mkdir(parents=True)
     log.write_text(printed)
-    assert record_killed(composed(*DEMO, "name=x", *overrides), ALLOCATION, 137) == returned
+    config = composed(*DEMO, "name=x", *overrides).config
+    assert record_killed(config, "demo", ALLOCATION, 137) == returned
     outcome = read_outcome(run)
     assert str(outcome.cause if outcome else None).endswith(cause)
