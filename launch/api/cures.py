@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from launch.config.line import CommandLine, override_key
@@ -129,7 +129,7 @@ def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) ->
             if problem.id not in _OF_TYPING or len(actions) != 1:
                 return found
             line = replace(apply_action(actions[0], line), verb=line.verb)
-        after = _find_problems(line)
+        after = [finding for finding in _find_after(line) if finding.stops]
         if any((problem.id, problem.where) in known for problem in after):
             return found
         known.update((problem.id, problem.where) for problem in after)
@@ -138,8 +138,8 @@ def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) ->
     return found
 
 
-def _find_problems(line: CommandLine) -> tuple[Finding, ...]:
-    """Return the problems for which a line is not planned; () for one that is."""
+def _find_after(line: CommandLine) -> tuple[Finding, ...]:
+    """Return the problems for which a line is not planned, or the warnings of its plan."""
     from launch.config.compose import compose_once
     from launch.slurm.cluster import plan_with_cluster
 
@@ -148,11 +148,10 @@ def _find_problems(line: CommandLine) -> tuple[Finding, ...]:
             from launch.pipelines.links import plan_pipeline
 
             plan_pipeline(line, lambda text: None)
-        else:
-            plan_with_cluster(compose_once(line))
+            return ()
+        return tuple(plan_with_cluster(compose_once(line)).warnings)
     except UserError as error:
         return error.problems
-    return ()
 
 
 def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:
@@ -164,12 +163,14 @@ def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Findi
     """Return the problem with the actions that work; none is tried after `end` (time.monotonic)."""
     actions = exact_actions(problem.cure)
     obstacles: dict[Action, str | None] = {}
+    after: dict[Action, tuple[Finding, ...]] = {}
     for action in actions:
         is_late = time.monotonic() > end
-        obstacles[action] = None if is_late else _find_obstacle(line, problem, action)
+        after[action] = () if is_late else _find_after(apply_action(action, line))
+        obstacles[action] = _find_obstacle(after[action], problem, action)
     working = [action for action in actions if obstacles[action] is None]
     if len(working) == len(actions):
-        return _with_needed_keys(line, problem, end)
+        return _with_needed_keys(line, problem, after)
     if working:
         parts = []
         for index, action in enumerate(working):
@@ -179,34 +180,37 @@ def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Findi
     return _with_removal(line, problem, actions[0], obstacles[actions[0]])
 
 
-def _with_needed_keys(line: CommandLine, problem: Finding, end: float) -> Finding:
+def _with_needed_keys(
+    line: CommandLine, problem: Finding, after: Mapping[Action, Sequence[Finding]]
+) -> Finding:
     """Return the problem with actions that set what their own keys need, too: the quantization of
-    LoRA needs a rank.
+    LoRA needs a rank. `after` is what each action's line meets.
     """
     if problem.cure is None:
         return problem
-    actions = []
-    for action in problem.cure.actions:
-        is_tried = action.is_exact and action.sets and time.monotonic() < end
-        actions.append(_add_needed_keys(line, action) if is_tried else action)
+    actions = [
+        _add_needed_keys(line, action, after.get(action, ())) for action in problem.cure.actions
+    ]
     return replace(problem, cure=replace(problem.cure, actions=tuple(actions)))
 
 
-def _add_needed_keys(line: CommandLine, action: Action) -> Action:
+def _add_needed_keys(line: CommandLine, action: Action, after: Sequence[Finding]) -> Action:
     for _ in range(_MOST_NEEDED):
-        needed = _find_needed(line, action)
+        needed = _find_needed(after, action)
         if needed is None:
             break
         action = replace(action, sets=(*needed.sets, *action.sets))
+        after = _find_after(apply_action(action, line))
     return action
 
 
-def _find_needed(line: CommandLine, action: Action) -> Action | None:
+def _find_needed(after: Sequence[Finding], action: Action) -> Action | None:
     """Return what the keys of an action need first; None if nothing, or what the line contradicts."""
     keys = keys_of(action)
-    for after in _find_problems(apply_action(action, line)):
-        is_about_it = any(override_key(after.where or "").endswith(key) for key in keys)
-        needed = exact_actions(after.cure)
+    for finding in after:
+        place = override_key(finding.where or "")
+        is_about_it = finding.stops and any(place.endswith(key) for key in keys)
+        needed = exact_actions(finding.cure)
         if is_about_it and needed and not needed[0].removes and not keys_of(needed[0]) & keys:
             return needed[0]
     return None
@@ -222,7 +226,10 @@ def _with_removal(
     key = action.removes or (problem.where or "").removeprefix("override ")
     removal = Action(removes=key)
     is_set = key not in GROUPS and apply_action(removal, line).argv != line.argv
-    if not is_set or _find_obstacle(line, problem, removal) is not None:
+    if not is_set:
+        return replace(problem, cure=None)
+    after = _find_after(apply_action(removal, line))
+    if _find_obstacle(after, problem, removal) is not None:
         return replace(problem, cure=None)
     is_guess = str(problem.cure).startswith("did you mean")
     reason = ""
@@ -231,27 +238,15 @@ def _with_removal(
     return replace(problem, cure=Fix.of(f"remove {{0}}{reason}", removal))
 
 
-def _find_obstacle(line: CommandLine, problem: Finding, action: Action) -> str | None:
+def _find_obstacle(after: Sequence[Finding], problem: Finding, action: Action) -> str | None:
     """Return why an action leads back to the same problem; None if its line works.
 
     A line that meets another problem counts as working, unless the cure of that problem reverts the
-    action.
+    action. `after` is what the action's line meets.
     """
-    from launch.config.compose import compose_once
-    from launch.slurm.cluster import plan_with_cluster
-
-    advised = apply_action(action, line)
-    try:
-        if advised.is_pipeline:
-            from launch.pipelines.links import plan_pipeline
-
-            plan_pipeline(advised, lambda text: None)
-        elif problem in plan_with_cluster(compose_once(advised)).warnings:
-            return problem.message
-    except UserError as error:
-        for after in error.problems:
-            if _is_dead_end(after, problem, action):
-                return after.message
+    for finding in after:
+        if finding == problem or (finding.stops and _is_dead_end(finding, problem, action)):
+            return finding.message
     return None
 
 
