@@ -52,6 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 65536,
     },
 }
+EPSILONS = {"olmo2": 1e-6, "olmo3": 1e-6}  # of the norms, where it is not the model type's default
 KINDS = {"olmo2": "olmo2", "olmo3": "olmo3"}  # model types, by the beginning of a shape's name
 SHARED = {
     "vocab_size": 128256,
@@ -127,6 +128,8 @@ def write_model(folder: Path, shape: str, tokenizer: Any) -> None:
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         kind = KINDS.get(shape[:5], "llama")
         sizes = {**SHARED, **SHAPES[shape], **ids, "rope_theta": 500000.0}
+        if kind in EPSILONS:
+            sizes["rms_norm_eps"] = EPSILONS[kind]
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
     model.save_pretrained(folder / shape)
     tokenizer.save_pretrained(folder / shape)

@@ -1,9 +1,10 @@
 """How a run ends whose server of vLLM is killed, or whose port another process has, on one GPU.
 
-    python benchmarks/server_ends.py --models FOLDER --out FILE [--limit SECONDS]
+    python benchmarks/server_ends.py --models FOLDER --out FILE [--limit SECONDS] [END ...]
 
 FOLDER is made by benchmarks/make_inputs.py with the shape 1b. FILE has, for each end, the exit code,
-the cause that the run names, and the processes of the server that are left.
+the cause that the run names, and the processes of the server that are left. An END is `port` or
+`killed`; both without any.
 """
 
 from __future__ import annotations
@@ -25,17 +26,23 @@ from proofs import SHARED, TRAINERS
 from rlvr_grid import make_data
 
 ANSWERS = "vLLM's server answers after"
+ENDS = ("port", "killed")
+TITLE = "VLLM::"
 PORT = 8000  # trl/trainer/grpo_config.py
 KILL_AFTER = 4.0  # seconds after the server's first answer
 
 
 def server_processes() -> list[psutil.Process]:
-    """Return the processes of TRL's server that run on this machine."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if "trl.scripts.vllm_serve" in (process.info["cmdline"] or [])
-    ]
+    """Return the processes of a vLLM server that run on this machine.
+
+    vLLM gives its processes titles of its own (vllm/utils/system_utils.py, `set_process_title`).
+    """
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "trl.scripts.vllm_serve" in words or any(word.startswith(TITLE) for word in words):
+            found.append(process)
+    return found
 
 
 def start(models: Path, home: Path) -> tuple[subprocess.Popen[str], Path]:
@@ -97,12 +104,13 @@ def make_run(models: Path, fault: str, limit: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("ends", nargs="*", metavar="END", help="port or killed; both without any")
     parser.add_argument("--models", type=Path, required=True, help="folder of make_inputs.py")
     parser.add_argument("--out", type=Path, default=Path("server_ends.json"))
     parser.add_argument("--limit", type=float, default=200, help="seconds of a run")
     options = parser.parse_args()
     lines = []
-    for fault in ("port", "killed"):
+    for fault in options.ends or ENDS:
         lines.append(make_run(options.models.absolute(), fault, options.limit))
         print(json.dumps(lines[-1]), flush=True)
         options.out.write_text(json.dumps({"runs": lines}, indent=1) + "\n", encoding="utf-8")

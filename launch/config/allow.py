@@ -21,8 +21,9 @@ _REGISTERS = (
     ("launch.execution.guards", "GUARDS"),
     ("launch.trials.rollout.gates_across", "GATES"),
 )
-# What the evidence shows of weights, besides the settings that it proves.
-_WEIGHTS = (
+# What the evidence shows of the model, besides the settings that it proves.
+_MODEL = (
+    "architecture",
     "weights",
     "schedule_peak",
     "movable_weights",
@@ -78,7 +79,7 @@ def allowable_ids() -> frozenset[str]:
         register = getattr(importlib.import_module(module), name)
         rules = register() if callable(register) else register
         ids.update(rule.id for rule in rules if rule.allow)
-    for key in (*STATE, *EVIDENCE, *_WEIGHTS):
+    for key in (*STATE, *EVIDENCE, *_MODEL):
         ids |= {f"refuted_{key}", f"unproven_{key}"}
     return frozenset(ids)
 

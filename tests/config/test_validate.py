@@ -75,6 +75,7 @@ _SLURM_SOURCES = ("slurm/partitions.py", "slurm/cluster.py")
 
 
 WEIGHTS = (
+    "architecture",
     "weights",
     "schedule_peak",
     "movable_weights",

@@ -38,6 +38,22 @@ def test_a_planted_fault_stopped_its_run_and_a_sound_one_ended() -> None:
     assert faults == set(REFUTED_BY)
 
 
+def test_a_run_ended_with_its_killed_server() -> None:
+    (run,) = read("h200_server_ends.json")["runs"]
+    assert run["fault"] == "killed"
+    assert (run["exit_code"], run["server_processes_left"]) == (1, 0)
+    assert run["cause"].startswith("vLLM's server exited")
+
+
+def test_an_exported_model_has_the_logits_of_olmo_core() -> None:
+    """A preset that computes otherwise than the folder says is what `architecture` refutes."""
+    equal, other = read("h200_export_logits.json")["models"]
+    assert equal["tokens"] > equal["window"]
+    assert equal["largest_difference"] < 2e-4 * equal["spread"]
+    assert equal["mean_difference_without_window"] > 0.1 * equal["spread"]
+    assert other["mean_difference"] > 0.1 * other["spread"]
+
+
 def test_a_killed_run_went_on_from_its_checkpoint() -> None:
     run = read("h200_killed.json")
     checkpoint = int(run["resumed_from"][-1].removeprefix("step"))

@@ -5,6 +5,7 @@ the model that it made, each once as a whole and once killed by SIGKILL and resu
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def train_both(home: Path, kind: str, words: tuple[str, ...]) -> Path:
     items = json.loads((cut / "evidence.json").read_text())["items"]
     found = {item["what"]: item for item in items}
     assert found["resumed_step"]["found"] == first
+    assert found["architecture"]["verdict"] == "proven"
     assert {item["verdict"] for item in items if item["verdict"] is not None} == {"proven"}
     check_equal(whole, cut)
     return whole
@@ -152,3 +154,32 @@ def test_the_exported_model_gives_the_logits_of_olmo_core(trained: Path, kind: s
     assert float((ours - theirs).abs().max()) < bound
     # the window decides: without it the tokens behind it have other logits
     assert float((ours - unlimited)[:, 4096:].abs().max()) > bound
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize(
+    ("changed", "words", "named"),
+    [
+        ({"rms_norm_eps": 1e-5}, (), "rms_norm_eps 1e-06 for 1e-05"),
+        ({}, ("flags.rope_scaling_factor=8",), "rope_scaling yarn x8 for none in layer 3"),
+    ],
+)
+def test_a_model_that_would_be_exported_as_another_is_not_trained(
+    tmp_path: Path,
+    olmo3_model: Path,
+    kind: str,
+    changed: dict[str, Any],
+    words: tuple[str, ...],
+    named: str,
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(olmo3_model, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **changed}))
+    rows = tiny_stage.make_function_rows(tmp_path / "data")
+    data = dict(zip(STAGES, rows, strict=True))[kind]
+    line = (*STAGES[kind], *SHAPE, f"model.path={model}", f"data.mix=[{{name: {data}}}]", *words)
+    code, told = finish(tmp_path, *line, "processes=1", "name=other")
+    assert code == 3, told
+    assert "refuted_architecture" in told and named in told
+    assert not (tmp_path / "runs" / kind / "other" / "metrics.jsonl").exists()

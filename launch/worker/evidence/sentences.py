@@ -178,6 +178,12 @@ SENTENCES: Mapping[str, Wording] = {
         "nothing shows that the weights are those of the {requested}",
         "name a complete model of the same architecture in model.path",
     ),
+    "architecture": Wording(
+        "the model should compute as its {requested} says, with which it is saved, and it has "
+        "{value}",
+        "nothing shows that the model computes as its {requested} says",
+        "set flags.config_name and flags.rope_scaling_factor to what the model's config.json has",
+    ),
     "first_update": Wording(
         "the first updates should change the {requested} alone, and they changed {value}",
         "no update showed that the {requested} are trained",

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..evidence.trainer_objects import frames
+from ..expectations import report_evidence
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
@@ -163,6 +164,22 @@ def _collect_evidence(context: PatchContext) -> None:
             return save(*arguments, **options)
 
     _check_exports(collector)
+    _compare_presets(context)
+
+
+def _compare_presets(context: PatchContext) -> None:
+    """Compare what the preset builds with the config.json that the saved model will have."""
+    from open_instruct import olmo_core_utils
+    from transformers import AutoConfig
+
+    from ..evidence.architecture import check_architecture
+
+    @replaces(olmo_core_utils, "verify_can_save_as_hf")
+    def verify_and_compare(verify: Any, preset: Any, start: str) -> None:
+        verify(preset, start)
+        config = AutoConfig.from_pretrained(start, trust_remote_code=True)
+        evidence = check_architecture(preset.build(init_device="meta"), config)
+        report_evidence([evidence], context.allowed, context.events)
 
 
 def _check_exports(collector: OlmoCoreCollector) -> None:
@@ -191,7 +208,8 @@ EVIDENCE = PatchInfo(
         "olmo_core/nn/transformer/model.py": {497: '(doc_lens := kwargs.pop("doc_lens", None))'},
         "olmo_core/nn/attention/backend.py": {226: "cu_doc_lens: Optional[torch.Tensor] = None,"},
         "open_instruct/olmo_core_utils.py": {
-            597: "converted = convert_olmo_core_state_to_hf(hf_config, state_dict)"
+            546: "def verify_can_save_as_hf(",
+            597: "converted = convert_olmo_core_state_to_hf(hf_config, state_dict)",
         },
     },
     apply=_collect_evidence,

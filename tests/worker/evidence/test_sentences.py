@@ -10,7 +10,7 @@ from launch.worker.evidence.sentences import SENTENCES
 from launch.worker.expectations import EVIDENCE, STATE
 
 PROOFS = ("gradients", "last_update", "saved_weights", "first_loss")
-FOUND = ("weights", "isolation", "movable_weights", "schedule_peak")
+FOUND = ("weights", "architecture", "isolation", "movable_weights", "schedule_peak")
 NAMES = {*STATE, *EVIDENCE, *PROOFS, *FOUND}
 
 
