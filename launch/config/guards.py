@@ -172,10 +172,10 @@ class LengthLimits:
 class SamplerMismatchLimits:
     """Of RLVR with vLLM: sampler's and trainer's log-probs differ by over `most` for `steps` logged
     steps, as those of a sampler that keeps old weights do. On one H200 they differed by 0.018 to
-    0.023 (benchmarks/h200_rlvr_vllm.json).
+    0.023 with a 1b shape, and by 0.070 with an 8b one (benchmarks/h200_rlvr_vllm.json).
     """
 
-    most: float = POSITIVE.of(0.05)  # nats a token, the mean of absolute differences
+    most: float = POSITIVE.of(0.2)  # nats a token, the mean of absolute differences
     steps: int = COUNT.of(3)
 
 

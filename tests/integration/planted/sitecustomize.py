@@ -127,6 +127,16 @@ def keep_server(client: Any) -> None:
     client.VLLMClient.update_named_params = send_none
 
 
+def keep_handles(transfer: Any) -> None:
+    """No handle of a tensor is sent to a server that shares the trainer's GPU."""
+
+    def send_none(iterator: Any, trainer_args: Any) -> None:
+        for _ in iterator:
+            pass
+
+    transfer.IPCWeightTransferEngine.trainer_send_weights = staticmethod(send_none)
+
+
 def keep_engine(generation: Any) -> None:
     """TRL walks through the trained tensors, and loads none of them into vLLM beside the trainer."""
     sync = generation.VLLMGeneration.sync_weights
@@ -184,6 +194,7 @@ def plant(fault: str) -> None:
         change_flag(_LIMITS, half)
     elif fault == "sampler":
         _after_import("trl.generation.vllm_client", keep_server)
+        _after_import("vllm.distributed.weight_transfer.ipc_engine", keep_handles)
         _after_import("trl.generation.vllm_generation", keep_engine)
     elif fault == "padding":
         change_flag(("padding_free",), lambda _: "false")
