@@ -8,6 +8,7 @@ import shlex
 from launch.check.machine.disk import (
     checkpoint_count,
     checkpoint_interval,
+    keeps_unknown_count,
     download_bytes,
     written_bytes,
 )
@@ -156,6 +157,11 @@ def _describe_written(plan: Plan) -> str:
     if count:
         checkpoints = f"{count_of(count, 'checkpoint')} of {format_bytes(checkpoint)}"
         total = format_bytes(model + count * checkpoint)
+        if keeps_unknown_count(plan):
+            return (
+                f"{text}, and every checkpoint of {format_bytes(checkpoint)} is kept: at least "
+                f"{total}; their number is unknown until the rows are counted"
+            )
         return f"{text}, and while it trains {checkpoints}: {total}"
     interval = checkpoint_interval(plan)
     steps = planned_steps(plan)

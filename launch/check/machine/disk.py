@@ -55,12 +55,27 @@ def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
     written = min(known_steps) // interval if known_steps else None
     if written == 0:
         return 0
+    kept = _kept_checkpoints(plan)
+    if kept is None:
+        return written or 2  # an unknown number is at least two
+    most = kept + 1  # the oldest is deleted after the newest is written
+    return most if written is None else min(written, most)
+
+
+def keeps_unknown_count(plan: Plan) -> bool:
+    """Return whether the run keeps every checkpoint, and nobody knows yet how many it writes."""
+    return (
+        bool(checkpoint_interval(plan))
+        and _kept_checkpoints(plan) is None
+        and planned_steps(plan) is None
+    )
+
+
+def _kept_checkpoints(plan: Plan) -> int | None:
+    """Return how many checkpoints the trainer keeps; None if it keeps all."""
     flag = plan.flags.get(_kept_checkpoints_flag(plan))
     kept = flag.value if flag is not None else _KEPT
-    if kept is None or kept < 0:  # every checkpoint is kept
-        return written or 2  # an unknown number is at least two
-    most: int = kept + 1  # the oldest is deleted after the newest is written
-    return most if written is None else min(written, most)
+    return None if kept is None or kept < 0 else int(kept)
 
 
 def _kept_checkpoints_flag(plan: Plan) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from launch.check.machine.disk import (
     checkpoint_count,
+    keeps_unknown_count,
     find_model_size,
     written_bytes,
 )
@@ -150,3 +151,19 @@ def test_the_number_of_rows_says_how_many_checkpoints_there_are(tmp_path: Path) 
     plan.lengths_file.write_text(json.dumps(tokens), encoding="utf-8")
     assert checkpoint_count(plan) == 0
     assert checkpoint_count(planned(tmp_path, *words, "recipe.epochs=25")) == 1
+
+
+def test_checkpoints_that_are_all_kept_have_no_number_before_the_rows_are_counted(
+    tmp_path: Path,
+) -> None:
+    words = ("stage=sft", "recipe.global_batch_size=16", f"cache={tmp_path}", "recipe.epochs=1")
+    endless = (*words, "recipe.checkpoint_steps=1", "flags.keep_last_n_checkpoints=-1")
+    plan = planned(tmp_path, *endless)
+    assert keeps_unknown_count(plan) and checkpoint_count(plan) == 2
+    assert not keeps_unknown_count(planned(tmp_path, *words))
+    assert not keeps_unknown_count(planned(tmp_path, *endless, "recipe.max_steps=9"))
+    assert plan.lengths_file is not None
+    plan.lengths_file.parent.mkdir(parents=True)
+    tokens = {"schema_version": 1, "kind": "sft", "tokens": {"100": 160}, "label_tokens": None}
+    plan.lengths_file.write_text(json.dumps(tokens), encoding="utf-8")
+    assert not keeps_unknown_count(plan) and checkpoint_count(plan) == 10
