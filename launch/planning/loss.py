@@ -38,6 +38,13 @@ _BY_LOSS_TYPE = {
 }
 
 
+# Other trainers have no batch in tokens, so that no line changes this one alone.
+_TOKEN_BATCH_CURE = (
+    "no key of this trainer changes that; finetune with recipe.loss_averaging=sum weights every "
+    "token equally, and counts its batch in chats"
+)
+
+
 @dataclass(frozen=True)
 class LossWeighting:
     """What the loss of an optimizer step is a mean of."""
@@ -89,6 +96,8 @@ def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
     trainer = config.trainer
     if trainer.launcher == Launcher.torchrun:
         # olmo_core/train/train_module/transformer/train_module.py:402
+        if config.recipe.global_batch_tokens is not None:
+            return _weigh_ranks(batch, Fix.of(_TOKEN_BATCH_CURE))
         cure = Fix.of(
             "{0} weights every token equally",
             "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launch import resources
 from launch.api.plan_facts import plan_facts
 from launch.config.line import override_key
 from launch.errors import actions_of
@@ -15,6 +16,7 @@ from launch.worker.json_codec import to_json
 from tests.conftest import planned, problem
 
 OLMO = ("trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins")
+STAGES = resources.ROOT / "configs" / "tulu" / "stage"
 CHECKED = ("micro_batch_means",)
 
 
@@ -116,6 +118,21 @@ def test_a_loss_that_depends_on_the_split_is_warned_of(
     assert " ".join(actions_of(warning.cure)[0].sets) == cure
     cured = {override_key(override): override for override in (*overrides, *cure.split())}
     assert warned(*cured.values()) == []
+
+
+@pytest.mark.parametrize("stage", sorted(path.stem for path in STAGES.glob("*.yaml")))
+def test_what_a_shipped_stage_is_told_to_set_plans(stage: str) -> None:
+    width = "device=cpu" if stage.startswith("demo") else "gpus=8"
+    overrides = (f"stage={stage}", width)
+    for warning in planned(*overrides).warnings:
+        for action in actions_of(warning.cure) if warning.id in CHECKED else ():
+            cured = {override_key(override): override for override in (*overrides, *action.sets)}
+            assert warned(*cured.values()) == []
+
+
+def test_a_batch_of_tokens_is_not_told_of_a_trainer_that_has_none() -> None:
+    [warning] = warned("stage=olmo3_7b_one_node", "gpus=8")
+    assert "counts its batch in chats" in warning and "trainer=" not in warning
 
 
 @pytest.mark.parametrize(
