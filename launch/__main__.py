@@ -145,7 +145,7 @@ def _run_on_a_run(verb: Verb, arguments: list[str]) -> int:
         has_options = any(argument.startswith("--") for argument in arguments)
         if problem.id not in ("usage", "unknown_option") or not has_options:
             raise
-        from launch.config.other_tools import explain_command
+        from launch.config.other_commands import explain_command
 
         cure = explain_command(verb.name, arguments[1:])
         if cure is None:

@@ -33,7 +33,7 @@ def plan_facts(
 ) -> list[tuple[str, str]]:
     """Return a name and a text for each fact; an empty name continues the previous fact.
 
-    `continues`: how the run in the plan's folder goes on.
+    `continues`: how the run in the plan's folder is resumed.
     """
     description = plan.config.stage.description
     is_ray = plan.config.trainer.launcher == Launcher.ray

@@ -108,8 +108,8 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
 
 
 def count_trained_elsewhere(sets: Sequence[LocalData]) -> int:
-    """Return how many rows that are held out of one staged data set are in what is trained on of
-    another one: each is split by itself.
+    """Return how many held-out rows of one staged data set another one trains on. Each data set is
+    split separately.
     """
     shared = 0
     for data in sets:

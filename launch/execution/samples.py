@@ -135,6 +135,6 @@ def _text(side: PairSide, colour: bool) -> str:
 
 
 def _colour_lines(text: str, style: str) -> str:
-    """Colour each line by itself, so that a pager keeps the colour."""
+    """Colour each line separately, so that a pager keeps the colour."""
     lines = text.split("\n")
     return "\n".join(f"{style}{line}{_RESET}" if line else "" for line in lines)

@@ -1,4 +1,4 @@
-"""Which run a name means: `stage/name`, below the folder of all runs."""
+"""Finds the run that a name refers to: `stage/name`, below the folder of all runs."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
     raise refusal("too_few_samples", message, "data", "use more data, or a smaller global batch")
 
 
-SHORT = tuple(vars(TuneConfig()))  # the options that stand for keys of the node `tune`
+SHORT = tuple(vars(TuneConfig()))  # short names of the keys of the node `tune`
 
 
 def read_tune_line(line: CommandLine) -> CommandLine:
