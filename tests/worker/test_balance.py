@@ -1,4 +1,4 @@
-"""What the run's record gets of a dealing: figures of each logged step, evidence each time their
+"""What the run's record gets of batches balanced by length: figures of each logged step, evidence each time their
 number doubled.
 """
 

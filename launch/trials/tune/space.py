@@ -295,7 +295,7 @@ def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> SplitWeig
 def _same_micro_batches(candidate: Candidate, base: Candidate) -> bool:
     """Whether two settings with micro batches of one size group the same samples.
 
-    Balanced batches differ between padding and packing (launch/worker/dealing.py).
+    Balanced batches differ between padding and packing (launch/worker/length_balancing.py).
     """
     if candidate.per_device == 1:
         return True

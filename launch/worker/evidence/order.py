@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from ..dealing import fill_epoch
 from ..global_batches import find_sampler
+from ..length_balancing import fill_epoch
 from ..wording import count_of
 from . import Evidence
 from .trainer_objects import TrainerObjects, class_name
