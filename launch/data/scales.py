@@ -10,6 +10,7 @@ from launch.data.labels import LabelColumn, find_label
 from launch.data.pairs import find_used_verdict
 from launch.data.verdicts import Verdict, find_named, read_mark
 from launch.worker.finding import Finding
+from launch.worker.wording import noun_for
 
 _SHOWN = 6  # values in a message
 
@@ -69,7 +70,7 @@ class Scale:
         listed = ", ".join(values[:_SHOWN])
         if len(values) > _SHOWN:
             listed += f" and {len(values) - _SHOWN} more"
-        has = f"{self.column} has the value{'s' if len(values) > 1 else ''} {listed}"
+        has = f"{self.column} has the {noun_for(len(values), 'value')} {listed}"
         if self.answers is None:
             return self._problem_of_label(has, values)
         first, second = self.answers

@@ -29,6 +29,7 @@ from launch.errors import UserError, refusal
 from launch.files import load_json, read_file, write_json
 from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
+from launch.worker.wording import noun_for
 
 ABOUT_FILE = "about.json"
 # By compression: how many bytes the copy has for a byte of the file, in most cases at most.
@@ -47,7 +48,7 @@ class StagedRows:
     labels: LabelCount | None = None  # of the rows to train on; None without labels
 
     def describe(self) -> str:
-        rows = "1 row" if self.train == 1 else f"{self.train:,} rows"
+        rows = f"{self.train:,} {noun_for(self.train, 'row')}"
         if self.validation:
             rows += f" and {self.validation:,} for validation"
         return f"{rows}: {'; '.join((*self.formats, *self.notes))}"

@@ -26,6 +26,11 @@ def find_runs(runs: Path) -> list[Path]:
     return sorted(plan.parent for plan in plans)
 
 
+def runs_of_stage(stage_folder: Path) -> list[Path]:
+    """Return the run folders `<runs>/<stage>/<name>` of one stage, sorted by name."""
+    return sorted(plan.parent for plan in stage_folder.glob("[!.]*/plan.json"))
+
+
 def run_name(folder: Path) -> str:
     """Return `stage/name`, as the command line takes it."""
     parent = folder.parent

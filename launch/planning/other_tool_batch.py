@@ -12,6 +12,7 @@ from launch.data.draft import fitting_batch
 from launch.planning.other_tool_defaults import default_of
 from launch.planning.other_tool_values import Translation
 from launch.planning.typed_values import as_whole
+from launch.worker.wording import count_of
 
 _STEPS = 3  # of an epoch, at least, where a line sets no batch
 _MICRO = ("micro_batch_size", "per_device_train_batch_size")
@@ -45,8 +46,8 @@ def _set_product(t: Translation, kind: str, micro: Any, accumulation: Any) -> No
         return
     per_device, steps = (size or 1 for size in sizes)
     total = per_device * steps * t.ranks
-    ranks = "1 GPU" if t.ranks == 1 else f"{t.ranks} GPUs"
-    t.batch = f"global batch {per_device} x {steps} x {ranks} = {total}"
+    gpus = count_of(t.ranks, "GPU")
+    t.batch = f"global batch {per_device} x {steps} x {gpus} = {total}"
     t.set("recipe.per_device_batch_size", per_device)
     _set_total(t, kind, total)
 

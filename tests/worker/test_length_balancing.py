@@ -1,4 +1,6 @@
-"""The order of one global batch, balanced by length: always a permutation, never worse than upstream's order."""
+"""The order of one global batch, balanced by length: always a permutation, never worse than
+upstream's order.
+"""
 
 from __future__ import annotations
 
