@@ -83,7 +83,8 @@ def visible_gpus_are_used(plan: Plan) -> Iterator[Finding]:
     leaves_idle = plan.origins.of("gpus").where is not None and len(visible) > width.local
     is_other_width = bool(visible) and len(visible) != width.local and not leaves_idle
     if is_other_width and width.device == Device.cuda:
-        message = f"it lists {count_of(len(visible), 'GPU')}, and the plan has {width.local} on each machine"
+        count = count_of(len(visible), "GPU")
+        message = f"it lists {count}, and the plan has {width.local} on each machine"
         yield warned(message, Fix.of("set {0}", f"gpus={len(visible)}"), "CUDA_VISIBLE_DEVICES")
 
 
