@@ -114,7 +114,7 @@ def _run_verb(arguments: list[str]) -> int:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     asks_help = not _HELP.isdisjoint(arguments[1:end])
     if verb is not None and not verb.composes and not asks_help:
-        return _run_on_a_run(verb, arguments)
+        return _run_with_arguments(verb, arguments)
     try:
         line = parse_line(arguments, list(VERBS), VISIBLE)
     except UserError as error:
@@ -134,7 +134,7 @@ def _run_verb(arguments: list[str]) -> int:
         raise UserError(explain_problems(arguments, line, error.problems)) from error
 
 
-def _run_on_a_run(verb: Verb, arguments: list[str]) -> int:
+def _run_with_arguments(verb: Verb, arguments: list[str]) -> int:
     """Run a verb that takes arguments. Options of other tools are answered with its own."""
     try:
         return verb.function()(arguments[1:])
@@ -145,7 +145,7 @@ def _run_on_a_run(verb: Verb, arguments: list[str]) -> int:
         has_options = any(argument.startswith("--") for argument in arguments)
         if problem.id not in ("usage", "unknown_option") or not has_options:
             raise
-        from launch.config.other_tools import explain_command
+        from launch.config.other_commands import explain_command
 
         cure = explain_command(verb.name, arguments[1:])
         if cure is None:

@@ -7,7 +7,6 @@ to count as a whole, the caller lists what does not belong to it.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +19,11 @@ _DIGITS = 16
 # which torch.distributed.checkpoint unpickles, and that of OLMo-core
 _INDEXES = (".metadata", ".metadata.json")
 _SHOWN = 2  # changes that a sentence names
+
+
+def digest_text(text: str) -> str:
+    """Return sixteen hex digits of the SHA-256 of a text; file names in it need not be UTF-8."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
 
 
 def hash_file(path: Path, on_block: Callable[[int], None] = lambda size: None) -> str:
@@ -75,7 +79,7 @@ def digest_folder(
 def key_of(digests: Mapping[str, str]) -> str:
     """Return one digest of a folder: sixteen hex digits over its names and digests."""
     lines = "\n".join(f"{name}:{digest}" for name, digest in sorted(digests.items()))
-    return hashlib.sha256(os.fsencode(lines)).hexdigest()[:_DIGITS]
+    return digest_text(lines)
 
 
 def describe_file_changes(recorded: Mapping[str, object], now: Mapping[str, object]) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launch.digests import digest_text
 from launch.errors import refusal
 from launch.files import load_json, read_file, write_exact
 from launch.host.interpreter import installed_version, package_folders
@@ -25,7 +26,6 @@ from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, TRL
 from launch.upstream.trl_templates import (
     TEMPLATES_FILE,
-    digest_text,
     find_template_files,
     has_marks,
     is_training_form,

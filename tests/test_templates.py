@@ -16,9 +16,10 @@ import jinja2
 import pytest
 
 from launch import resources
+from launch.digests import digest_text
 from launch.host.interpreter import package_folders
 from launch.upstream.pin.lock import load_lock
-from launch.upstream.trl_templates import digest_text, load_templates
+from launch.upstream.trl_templates import load_templates
 from launch.worker.json_codec import to_json
 from maintain.relock import describe_templates
 from tests.chat_tokenizer import make_tokenizer

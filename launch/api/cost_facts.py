@@ -24,7 +24,7 @@ from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.table import format_bytes, format_duration
 from launch.upstream.trainers import OLMO_CORE_DPO
-from launch.worker.wording import count_of
+from launch.worker.wording import count_of, noun_for
 
 _TOKENIZES = (
     "this run tokenises the data on the CPU, counts its lengths and ends: it trains nothing"
@@ -55,11 +55,11 @@ def describe_steps(plan: Plan, samples: int | None) -> str:
     text = count_of(recipe.epochs, "epoch")
     limit, _ = find_step_limit(plan)
     if limit is not None:
-        text = f"{limit:,} {'step' if limit == 1 else 'steps'} in place of epochs"
+        text = f"{limit:,} {noun_for(limit, 'step')} in place of epochs"
         if steps:
             text += f", which go {limit * recipe.epochs / steps:.3g} times through the data"
     elif steps is not None:
-        text += f", {steps:,} {'step' if steps == 1 else 'steps'}{_explain_steps(plan, steps)}"
+        text += f", {steps:,} {noun_for(steps, 'step')}{_explain_steps(plan, steps)}"
     elif recipe.packing != Packing.bins and not plan.config.trainer.always_packs:
         text += ", the number of steps is unknown until all rows are counted"
     if recipe.beta is not None:

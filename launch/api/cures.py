@@ -1,9 +1,9 @@
 """Checks the cures of problems: a cure is planned before it is printed.
 
-A cure that leads back to the same problem, or to one whose own cure reverts it, is left out. If none
-is left, the cure is to remove the override that the problem is about, if that works: what a message
-prints may therefore be another cure than the one that its rule has. A cure whose keys need others has
-these, too, and what else is wrong with the line is said at once.
+A cure that leads back to the same problem, or to one whose own cure reverts it, is dropped. If none
+is left, the cure is to remove the override that the problem is about, if that works. The printed
+cure may therefore differ from the one that the rule has. A cure whose keys require other settings
+includes these settings. Other problems of the same line are reported together with the first.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CURED_VERBS = ("run", "plan", "check", "submit")  # the verbs whose line can be 
 # A part of a cure that names other trainers, which does not help if the key is to be removed.
 _OF_OTHERS = re.compile(r": '\w+' is a flag of .*")
 # problems that a line in the words of other tools has
-_OF_WORDS = frozenset(
+_UNKNOWN_WORD_IDS = frozenset(
     (
         *("unknown_verb", "misplaced_verb", "unknown_option", "not_an_override", "unknown_key"),
         *("several_values", "unreadable_override", "no_stage", "unknown_stage", "unknown_model"),
         *("unknown_data", "other_tool", "no_global_header"),
     )
 )
-_OF_TYPING = _OF_WORDS | {"bad_value"}
-_MOST_NEEDED = 3  # settings that a cure takes up because its own keys need them
+_TYPING_ERROR_IDS = _UNKNOWN_WORD_IDS | {"bad_value"}
+_MOST_NEEDED = 3  # further settings that a cure includes because its own keys require them
 # The time limit for all of a line's cures; a plan takes 0.1 s, and on a busy machine a second.
 _SECONDS = 6.0
 
@@ -75,13 +75,15 @@ def exact_actions(cure: Fix | None) -> list[Action]:
 def explain_problems(
     argv: Sequence[str], line: CommandLine | None, problems: Sequence[Finding]
 ) -> list[Finding]:
-    """Return what a line is answered: a line in the words of other tools has one answer, and each
-    problem of any other one a cure that works. `line` is None if it could not be parsed.
+    """Return what is printed for the problems of a line.
+
+    A line in the words of other tools gets one answer. For any other line, each problem gets a cure
+    that works. `line` is None if it could not be parsed.
     """
     is_of_torchtune = tuple(argv[:2]) == ("tune", "run")  # its own command; `tune` is a verb here
     is_planned = line is None or line.verb in (*CURED_VERBS, "preview") or is_of_torchtune
     has_stage = line is None or any(override_key(item) == "stage" for item in line.overrides)
-    is_foreign = any(problem.id in _OF_WORDS for problem in problems) or not has_stage
+    is_foreign = any(problem.id in _UNKNOWN_WORD_IDS for problem in problems) or not has_stage
     if is_planned and is_foreign:
         from launch.planning.other_tool_line import answer_line  # slow; few lines need it
 
@@ -94,7 +96,7 @@ def explain_problems(
         return list(problems)
     end = time.monotonic() + _SECONDS
     checked = _check(line, problems, end)
-    return [*checked, *_find_further(line, checked, end)]
+    return [*checked, *_find_hidden_problems(line, checked, end)]
 
 
 def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
@@ -115,18 +117,21 @@ def _check(line: CommandLine, problems: Sequence[Finding], end: float) -> list[F
     return [_with_working_cure(line, problem, end) for problem in problems]
 
 
-def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) -> list[Finding]:
-    """Return what else is wrong with a line, which shows once each of `problems` is mended.
+def _find_hidden_problems(
+    line: CommandLine, problems: Sequence[Finding], end: float
+) -> list[Finding]:
+    """Return the other problems of a line, each of which shows only once the one before it is
+    fixed.
 
-    Only mistakes of typing hide other problems, and one that could be mended in several ways, or in
-    none, ends the search, as `end` (time.monotonic) does.
+    Only typing errors hide other problems. The search ends at a problem that has several cures or
+    none, and at `end` (time.monotonic).
     """
     found: list[Finding] = []
     known = {(problem.id, problem.where) for problem in problems}
     while problems and time.monotonic() < end:
         for problem in problems:
             actions = exact_actions(problem.cure)
-            if problem.id not in _OF_TYPING or len(actions) != 1:
+            if problem.id not in _TYPING_ERROR_IDS or len(actions) != 1:
                 return found
             line = replace(apply_action(actions[0], line), verb=line.verb)
         after = [finding for finding in _find_after(line) if finding.stops]
@@ -139,7 +144,7 @@ def _find_further(line: CommandLine, problems: Sequence[Finding], end: float) ->
 
 
 def _find_after(line: CommandLine) -> tuple[Finding, ...]:
-    """Return the problems for which a line is not planned, or the warnings of its plan."""
+    """Return the problems that keep a line from being planned, else the warnings of its plan."""
     from launch.config.compose import compose_once
     from launch.slurm.cluster import plan_with_cluster
 
@@ -183,8 +188,8 @@ def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Findi
 def _with_needed_keys(
     line: CommandLine, problem: Finding, after: Mapping[Action, Sequence[Finding]]
 ) -> Finding:
-    """Return the problem with actions that set what their own keys need, too: the quantization of
-    LoRA needs a rank. `after` is what each action's line meets.
+    """Return the problem with actions that also set what their own keys require: a quantization of
+    LoRA requires a rank. `after` has what each action's line leads to.
     """
     if problem.cure is None:
         return problem
@@ -205,7 +210,9 @@ def _add_needed_keys(line: CommandLine, action: Action, after: Sequence[Finding]
 
 
 def _find_needed(after: Sequence[Finding], action: Action) -> Action | None:
-    """Return what the keys of an action need first; None if nothing, or what the line contradicts."""
+    """Return the action that a problem of the action's own keys advises; None without such a
+    problem, or if the advised action removes a key or changes the same ones.
+    """
     keys = keys_of(action)
     for finding in after:
         place = override_key(finding.where or "")
@@ -241,8 +248,8 @@ def _with_removal(
 def _find_obstacle(after: Sequence[Finding], problem: Finding, action: Action) -> str | None:
     """Return why an action leads back to the same problem; None if its line works.
 
-    A line that meets another problem counts as working, unless the cure of that problem reverts the
-    action. `after` is what the action's line meets.
+    A line that leads to another problem counts as working, unless the cure of that problem reverts
+    the action. `after` has what the action's line leads to.
     """
     for finding in after:
         if finding == problem or (finding.stops and _is_dead_end(finding, problem, action)):

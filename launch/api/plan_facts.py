@@ -23,6 +23,7 @@ from launch.planning.vllm_server import planned_server
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.patches import PATCHES
+from launch.worker.wording import count_of
 
 
 def plan_facts(
@@ -33,7 +34,7 @@ def plan_facts(
 ) -> list[tuple[str, str]]:
     """Return a name and a text for each fact; an empty name continues the previous fact.
 
-    `continues`: how the run in the plan's folder goes on.
+    `continues`: how the run in the plan's folder is resumed.
     """
     description = plan.config.stage.description
     is_ray = plan.config.trainer.launcher == Launcher.ray
@@ -219,10 +220,8 @@ def _describe_template(plan: Plan) -> str:
 
 def _describe_ranks(plan: Plan) -> str:
     width = plan.parallel.width
-    if width.device == "cuda":
-        text = "1 GPU" if width.world_size == 1 else f"{width.world_size} GPUs"
-    else:
-        text = "1 CPU process" if width.world_size == 1 else f"{width.world_size} CPU processes"
+    noun = "GPU" if width.device == "cuda" else "CPU process"
+    text = count_of(width.world_size, noun)
     if width.nodes > 1:
         text += f" on {width.nodes} nodes, which $LAUNCH_NODE_RANK numbers from 0"
     device = plan.origins.of("device").where

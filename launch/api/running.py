@@ -226,6 +226,17 @@ def run_composed(
     notes: list[str] = []
     planned = plan_on_this_machine(composed, is_swept=is_swept)
     note_earlier_run(planned, notes.append)
+    return run_with_display(planned, make_display, notes)
+
+
+def run_with_display(
+    planned: Plan, make_display: Callable[[Path], Display], notes: Sequence[str] = ()
+) -> int:
+    """Run a plan in this process to its end and return the exit code; the display, which
+    `make_display` makes for the run folder, first shows the notes.
+
+    Raises UserError when it cannot be started.
+    """
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     for note in notes:
         display.say(f"note: {note}")

@@ -37,6 +37,7 @@ from launch.table import Table
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json, versioned
+from launch.worker.wording import noun_for
 
 _ROWS_OF_SHARES = 64  # rows of each data set from which `preview` estimates its share of tokens
 _WIDTH = 100  # characters of a line of the table
@@ -146,9 +147,9 @@ def _summary(findings: Sequence[Finding]) -> str:
     errors = sum(finding.stops for finding in findings)
     warnings = sum(finding.severity == "warn" for finding in findings)
     counts = {
-        "error" if errors == 1 else "errors": errors,
+        noun_for(errors, "error"): errors,
         "allowed": sum(finding.allowed for finding in findings),
-        "warning" if warnings == 1 else "warnings": warnings,
+        noun_for(warnings, "warning"): warnings,
     }
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 

@@ -10,6 +10,7 @@ from launch.errors import EXIT_DONE
 from launch.table import format_bytes
 from launch.terminal import echo, print_json
 from launch.worker.json_codec import versioned
+from launch.worker.wording import count_of
 
 
 def clean(argv: list[str]) -> int:
@@ -28,8 +29,7 @@ def clean(argv: list[str]) -> int:
         echo(f"nothing can go in {found.runs}")
         return EXIT_DONE
     count = len(found.removable)
-    folders = "1 folder" if count == 1 else f"{count} folders"
-    total = f"{folders}, {format_bytes(found.size)}"
+    total = f"{count_of(count, 'folder')}, {format_bytes(found.size)}"
     if not (options.yes or _is_confirmed(total)):
         echo(f"nothing was removed; `launch clean --yes` removes what is listed ({total})")
         return EXIT_DONE

@@ -20,6 +20,7 @@ from launch.terminal import echo, notify
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
 from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import parse_trainer
+from launch.worker.wording import count_of
 
 
 def lint(argv: list[str]) -> int:
@@ -119,7 +120,7 @@ def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:
         count = sum(verdict.ok is ok for verdict in verdicts)
         if count:
             counts.append(f"{count} {outcome}")
-    commands = "1 command" if len(verdicts) == 1 else f"{len(verdicts)} commands"
+    commands = count_of(len(verdicts), "command")
     source = describe_source(checkout)
     return f"{commands}: {', '.join(counts)}; launch {__version__} checked against {source}"
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launch.config.compose import Composed, compose
+from launch.config.compose import Composed, compose, compose_once
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, UserError, refusal
 from launch.execution.earlier_runs import note_earlier_run
@@ -191,6 +191,9 @@ def node(line: CommandLine) -> int:
             return run_task(task, allocation, signals)
 
         def run(composed: Composed) -> int:
-            return run_stage(fit_line(stage_line, composed, allocation), allocation, signals)
+            fitted_line = fit_line(stage_line, composed.config, allocation)
+            if fitted_line != stage_line:
+                composed = compose_once(fitted_line)
+            return run_stage(composed, allocation, signals)
 
         return compose(stage_line, run)

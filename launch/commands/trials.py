@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.config.compose import Composed, compose, compose_all
@@ -14,6 +15,7 @@ from launch.execution.display import Display, display_for
 from launch.terminal import print_json
 
 if TYPE_CHECKING:
+    from launch.planning.plan import Plan
     from launch.trials.record import TrialRecord
 
 
@@ -182,7 +184,7 @@ def trial(line: CommandLine) -> int:
 
     Raises UserError when a combination cannot work.
     """
-    from launch.api.running import run_composed
+    from launch.api.running import run_composed, run_with_display
     from launch.trials.sweep import run_sweep
 
     stream = sys.stderr if line.json else sys.stdout
@@ -193,14 +195,18 @@ def trial(line: CommandLine) -> int:
         message = "a sweep waits for each of its runs, which a detached run does not allow"
         raise refusal("detach_one", message, "detach", "leave one of them out")
 
-    def run_one(composed: Composed) -> int:
-        is_swept = len(configurations) > 1
-        return run_composed(composed, lambda folder: display_for(stream), is_swept=is_swept)
+    def make_display(folder: Path) -> Display:
+        return display_for(stream)
 
-    if len(configurations) == 1 or all(composed.config.cache_only for composed in configurations):
+    is_swept = len(configurations) > 1
+    if not is_swept or all(composed.config.cache_only for composed in configurations):
         for composed in configurations:
-            code = run_one(composed)
+            code = run_composed(composed, make_display, is_swept=is_swept)
             if code != EXIT_DONE:
                 return code
         return EXIT_DONE
+
+    def run_one(plan: Plan) -> int:
+        return run_with_display(plan, make_display)
+
     return run_trial(line, (), lambda display: run_sweep(configurations, display, run_one))

@@ -94,8 +94,8 @@ def expand_sweep(line: CommandLine) -> list[CommandLine]:
 
 
 def _expand_override(override: str) -> list[str]:
-    """Return an override for each value of a comma list; one that is none, or that Hydra cannot
-    parse, as it is.
+    """Return an override for each value of a comma list. Any other override is returned as it is,
+    and so is one that Hydra cannot parse.
     """
     parsed = hydra_api.parse_override(quote_value(override, sweeps=True))
     if parsed is None:  # is explained when it is composed
@@ -141,7 +141,9 @@ def compose_once(line: CommandLine) -> Composed:
 
 
 def _known_trainer(chosen: str) -> str:
-    """Return the name here of the chosen trainer; a notice is printed where upstream's is another."""
+    """Return launch's name of the chosen trainer; print a notice if upstream has another name for
+    it.
+    """
     known = known_option("trainer", chosen, config_roots())
     if known != chosen:
         _notify_of_name(chosen, known)
@@ -150,7 +152,7 @@ def _known_trainer(chosen: str) -> str:
 
 @cache
 def _notify_of_name(chosen: str, known: str) -> None:
-    """Print that a trainer has another name here, once in a process."""
+    """Print that launch has another name for a trainer, once in a process."""
     notify(f"trainer={chosen} is upstream's new name of trainer={known}, which runs")
 
 

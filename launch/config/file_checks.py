@@ -144,8 +144,9 @@ def _check_file(path: Path, group: str, text: str) -> None:
 
 
 def _refuse_file_of_other_tool(path: Path, document: Mapping[Any, Any]) -> None:
-    """Refuse a file of another tool. What it is here is planned where the error is explained, by
-    launch.api.cures.
+    """Refuse a file of another tool.
+
+    launch.api.cures plans the equivalent command where the error is printed.
 
     Raises UserError: other_tool.
     """

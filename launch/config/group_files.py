@@ -42,7 +42,8 @@ def user_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def known_option(group: str, option: str, roots: Sequence[Path]) -> str:
-    """Return the name here of a trainer that upstream names otherwise: `sft_deepspeed` is `finetune`.
+    """Return launch's name of a trainer that has another name upstream: `sft_deepspeed` is
+    `finetune`.
 
     Any other option is returned as it is, and so is a name that the user's own folder has.
     """

@@ -12,7 +12,7 @@ from launch.errors import UserError, did_you_mean, refusal
 from launch.resources import group_options
 from launch.worker.finding import Finding, Fix
 
-# other tools, whose own commands follow
+# Programs of other tools, which a command of the tool follows.
 OTHER_COMMANDS = (
     "axolotl",
     "llamafactory-cli",
@@ -25,7 +25,7 @@ OTHER_COMMANDS = (
 )
 DATA_FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".jsonl.gz", ".jsonl.zst")
 SCRIPT_SUFFIXES = (".sh", ".sbatch", ".slurm", ".bash")
-# a file of data, and behind it the name of its form as axolotl and LLaMA-Factory have it
+# `rows.jsonl:alpaca`: a data file and the name of its format, as in axolotl and LLaMA-Factory.
 NAME_AFTER_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, DATA_FILES))})):\w+")
 _RANK_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
 _METHOD = re.compile(r"sft|dpo|ipo|kto|orpo|simpo|grpo|ppo|rloo|reinforce|rlvr|rm")
@@ -205,14 +205,15 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     or a typing error. `rest` are the arguments after it, `names` the verbs to suggest.
     """
     # only an answer to a mistake needs the names of other tools
-    from launch.config.other_tools import explain_value, explain_verb
+    from launch.config.other_commands import find_verb
+    from launch.config.other_tools import explain_value
 
     answer = _answer_to_word(word, rest)
     if answer is not None:
         return Finding.error("unknown_verb", f"'{word}' is not a command", cure=answer)
     if word in OTHER_COMMANDS and rest:
         return _unknown_verb(rest[0], rest[1:], names)
-    known_verb = explain_verb(word)
+    known_verb = find_verb(word)
     stage = None if known_verb else explain_value("stage", word)
     if stage:
         command = shlex.join(["launch", str(stage.actions[0]), *rest])
@@ -234,10 +235,12 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
 
 
 def _suggest_verb(word: str, known_verb: str | None, names: Sequence[str]) -> str | None:
-    """Return the question whether another verb is meant: one of `names` that is spelt alike, or what
-    another tool's word, or one spelt like it, is here (`known_verb`).
+    """Return the question `did you mean VERB?`; None if no verb is similar.
+
+    The verb is `known_verb`, which is launch's word for another tool's word; else one of `names`
+    that is spelt alike, else the verb of another tool's word that is spelt alike.
     """
-    from launch.config.other_tools import explain_verb
+    from launch.config.other_commands import find_verb
 
     if known_verb:
         return f"did you mean '{known_verb}'?"
@@ -246,13 +249,13 @@ def _suggest_verb(word: str, known_verb: str | None, names: Sequence[str]) -> st
     near = did_you_mean(word, candidates)
     if near:
         return near
-    meant = explain_verb(word, near=True)
-    return f"did you mean '{meant}'?" if meant else None
+    similar_verb = find_verb(word, near=True)
+    return f"did you mean '{similar_verb}'?" if similar_verb else None
 
 
 def _answer_to_word(word: str, rest: Sequence[str]) -> Fix | None:
-    """Return the answer to a word that is tried as a command, as on a run."""
-    from launch.config.other_tools import explain_command
+    """Return the answer to a word that is typed as a command, such as one about a run."""
+    from launch.config.other_commands import explain_command
 
     if word in _RANK_LAUNCHERS and rest:
         command = f"$ launch lint -- {shlex.join([word, *rest])}"

@@ -126,7 +126,7 @@ def _name_behind_file(key: str, value: str) -> Finding | None:
 
 
 def _explain_bare_word(word: str, previous: str) -> Fix | None:
-    """Return what an argument without `=` may have been meant for."""
+    """Return what an argument without `=` may be: the cure for it."""
     from launch.config.other_tools import explain_name
 
     if word in group_options("stage"):

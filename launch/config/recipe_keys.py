@@ -559,7 +559,7 @@ class RecipeConfig:
     )
     balanced: bool = key(
         False,
-        help="deal the samples of a global batch by length, so that all ranks get about the "
+        help="distribute the samples of a global batch by length, so that all ranks get about the "
         "same number of tokens",
         flags={"finetune dpo_tune_cache": {"false": {}, "true": {}}},  # the patch balanced_batches
         unsupported_because={

@@ -1,4 +1,4 @@
-"""A global batch in tokens: the rows of a step that recipe.global_batch_tokens stands for."""
+"""Converts a global batch in tokens (recipe.global_batch_tokens) into rows of a step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resolve_global_batch(config: DictConfig, origins: Origins) -> None:
             OmegaConf.update(config, _TOKENS, None)
             return
     length = OmegaConf.select(config, _LENGTH)
-    # a length without a value, or out of its range, is refused for itself
+    # A length without a value, or out of its range, is reported elsewhere.
     rows = max(1, tokens // length) if length else 1
     OmegaConf.update(config, _ROWS, rows, force_add=True)
 

@@ -1,4 +1,4 @@
-"""Finds keys that launch does not have, and suggests the key that was meant."""
+"""Finds keys that launch does not have, and suggests similar ones."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Finding]:
 def suggest_key(
     parent: str, name: str, siblings: list[str], value: str | None = None, given: str = ""
 ) -> Fix:
-    """Suggest the key that an unknown name stands for: that of another tool's name, else the
-    nearest sibling, else the nearest key of another node.
+    """Suggest the key for an unknown name: launch's key for another tool's name, else the nearest
+    sibling, else the nearest key of another node.
 
     `given` is the whole key where the unknown name is only its beginning.
     """

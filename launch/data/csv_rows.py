@@ -69,9 +69,9 @@ def read_csv(
 def _reads_as_rows(values: list[str], delimiter: str) -> bool:
     """Return whether each line of a row of several lines has the delimiters of a whole row.
 
-    A quote at the start of a value joins its row with those up to one whose value ends with a quote.
-    No evidence are commas and semicolons of prose and code, which a space or the line's end follows,
-    nor a single one. Texts have no tabs.
+    A quote at the start of a value joins its row with the following rows, up to one whose value
+    ends with a quote. A single comma or semicolon does not count, nor does one that a space or the
+    line's end follows, as in prose and code. Texts have no tabs.
     """
     lines = delimiter.join(values).split("\n")
     expected = len(values) - 1

@@ -142,7 +142,9 @@ def convert(
 
 
 def _cure_beside_chat(row: Mapping[str, object]) -> str | None:
-    """Return the cure of a conversation without an answer beside which one stands; None without one."""
+    """Return the cure for a conversation without an answer that has one in another column; None if
+    no column may have one.
+    """
     chat = find_column(row, CHATS)
     answers = find_answers_beside(row) if chat else []
     if not answers:
@@ -286,7 +288,7 @@ def read_prompt(row: Mapping[str, object]) -> list[Message]:
 
 
 def read_asked(row: Mapping[str, object]) -> list[Message]:
-    """Return the conversation of a row of prompts, as it stands.
+    """Return the conversation of a row of prompts, with a final answer if it has one.
 
     Raises RowError: data_columns, data_row, data_roles, data_no_answer.
     """

@@ -52,14 +52,16 @@ def count_labels(file: Path) -> LabelCount:
     return count
 
 
-# What the good answers should weigh at most, for 1 of the bad ones (arXiv:2402.01306, equation 8, as
-# in trl/trainer/kto_trainer.py:1165).
+# The largest advised ratio of the good answers' total weight to that of the bad ones
+# (arXiv:2402.01306, equation 8, as in trl/trainer/kto_trainer.py:1165).
 LARGEST_RATIO = 1.33
 _USUAL_RATIO = 1.15  # in the middle of 1 and LARGEST_RATIO
 
 
 def measure_balance(count: LabelCount, desirable: float, undesirable: float) -> float:
-    """Return what all good answers weigh, for 1 of all bad ones; infinite where these weigh 0."""
+    """Return the total weight of the good answers divided by that of the bad ones; infinite if the
+    latter is 0.
+    """
     bad = count.bad * undesirable
     return count.good * desirable / bad if bad else math.inf
 

@@ -1,4 +1,4 @@
-"""Finds the answers that `chosen` and `rejected` name, where they are names and no answers."""
+"""Finds the answers of rows whose `chosen` and `rejected` are names of answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def _are_shown(row: Mapping[str, object], columns: list[str]) -> bool:
 def _refuse_names(
     row: Mapping[str, object], names: list[str], answers: tuple[str, str] | None
 ) -> None:
-    """Refuse sides that name answers which can't be told apart. Raises RowError: data_pair."""
+    """Refuse a pair whose sides are names, where it is not clear which answers they name.
+
+    Raises RowError: data_pair.
+    """
     shown = f"chosen is {names[0]!r} and rejected {names[1]!r}"
     are_marks = all(read_mark(name) == name.lower() for name in names)
     if answers and are_marks:

@@ -83,7 +83,7 @@ class _Remover:
         """Return a value without padded keys.
 
         `call` is the name of the function that is called, and the length of the path to its
-        arguments; None outside of a call's arguments.
+        arguments; None outside a call's arguments.
         """
         if isinstance(value, list):
             return [self.clean(element, path, call) for element in value]

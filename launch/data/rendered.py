@@ -37,7 +37,7 @@ _MARKS = (
     "<tool_response>",
     "\n\n###\n\n",
 )
-_FEW = 20  # fewer rows than one in so many may only write about templates
+_FEW = 20  # if fewer than one row in so many has a mark, its text may be about templates
 
 
 def find_mark(text: str) -> str | None:

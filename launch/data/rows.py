@@ -65,7 +65,7 @@ class Row:
     """One row of a file, as it was parsed."""
 
     place: str  # `/data/chats.jsonl:12`; of a table `:row 12`
-    value: object  # a Finding for a line that does not parse by itself
+    value: object  # a Finding for a line that is not a whole JSON value
     padded: frozenset[KeyPath] = frozenset()  # paths of keys that the file may have added
 
 
@@ -183,7 +183,7 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
         cure = "one JSON object is expected on each line"
         if text.lstrip().startswith("["):
             cure += ", so write it with: jq -c '.[]'"
-        elif _goes_on(text):
+        elif _continues_below(text):
             cure += ", so write it with: jq -c ."
         try:
             value = _parse_json(text, place, cure)
@@ -192,8 +192,8 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
         yield Row(place, value)
 
 
-def _goes_on(text: str) -> bool:
-    """Return whether a line begins an object that other lines end."""
+def _continues_below(text: str) -> bool:
+    """Return whether a line begins an object that a later line ends."""
     return text.lstrip().startswith("{") and text.rstrip().endswith(("{", ","))
 
 
@@ -226,7 +226,7 @@ def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
             yield from _read_json_array(number, text, lines, path)
             return
         cure = "a .json file holds a list of rows, or one object on each line"
-        if _goes_on(text):
+        if _continues_below(text):
             cure += f", so write it with: jq -c . {path.name} > lines.jsonl"
         place = f"{path}:{number}"
         yield Row(place, _parse_json(text, place, cure))
@@ -325,10 +325,10 @@ def _read_json_array(
 
 
 def _decode_element(buffer: _JsonBuffer, path: Path) -> tuple[Any, int]:
-    """Return the element at the buffer's position, and where it ends; a Finding for one with a key
-    twice.
+    """Return the element at the buffer's position, and where it ends; a Finding for an object with
+    a repeated key.
 
-    Raises ValueError and RecursionError for what is no whole element.
+    Raises ValueError and RecursionError for an incomplete element.
     """
     try:
         return _DECODER.raw_decode(buffer.text, buffer.position)

@@ -151,7 +151,7 @@ class SampleBatch:
     def describe(self) -> str:
         share = self.padding / max(1, self.rows * self.width)
         packed = f"{self.documents} documents in " if self.documents > self.rows else ""
-        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        rows = count_of(self.rows, "row")
         return f"{packed}{rows} of {self.width} tokens, {share:.0%} padding"
 
 

@@ -10,6 +10,7 @@ from launch.data.labels import LabelColumn, find_label
 from launch.data.pairs import find_used_verdict
 from launch.data.verdicts import Verdict, find_named, read_mark
 from launch.worker.finding import Finding
+from launch.worker.wording import noun_for
 
 _SHOWN = 6  # values in a message
 
@@ -18,16 +19,18 @@ _SHOWN = 6  # values in a message
 class Scale:
     """The values of the verdicts on two answers, or of the labels of KTO, over all rows.
 
-    With a value of another scale the others may mean something else, too: of 0 and 1 beside
-    `response_1` and `response_2` the 1 is the second answer.
+    If one value is of another scale, the others may have another meaning too: with 0 and 1 beside
+    `response_1` and `response_2`, the 1 is the second answer.
     """
 
     kind: Kind
     label: LabelColumn
     column: str = ""
-    answers: tuple[str, str] | None = None  # the columns that a verdict names; None of labels
+    answers: tuple[str, str] | None = None  # the columns that a verdict names; None for labels
     values: set[str] = field(default_factory=set)
-    strays: set[str] = field(default_factory=set)  # values that fit neither answer, or are no label
+    strays: set[str] = field(
+        default_factory=set
+    )  # values that name neither answer, or are not a label
     place: str = ""  # of the first row with a stray value
 
     def add(self, row: Mapping[str, object], place: str) -> None:
@@ -67,7 +70,7 @@ class Scale:
         listed = ", ".join(values[:_SHOWN])
         if len(values) > _SHOWN:
             listed += f" and {len(values) - _SHOWN} more"
-        has = f"{self.column} has the value{'s' if len(values) > 1 else ''} {listed}"
+        has = f"{self.column} has the {noun_for(len(values), 'value')} {listed}"
         if self.answers is None:
             return self._problem_of_label(has, values)
         first, second = self.answers

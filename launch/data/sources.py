@@ -6,7 +6,6 @@ It also has the formats of these files, and the folder of their converted copy.
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from launch.config.kinds import Kind
 from launch.config.schema import DataFormat, TrainOn
-from launch.digests import Digest
+from launch.digests import Digest, digest_text
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -171,7 +170,7 @@ def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:
             return None
         form, compression = file_format(path)
         parts.append(f"{form}{compression}:{content}")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return digest_text("\n".join(parts))
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ class LocalData:
             parts.append(f"train_on={self.train_on}")
         if not self.needs_truth:
             parts.append("ground truths as they are")
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_text(json.dumps(parts, sort_keys=True))
 
     @property
     def folder(self) -> Path:

@@ -83,24 +83,24 @@ def choose_kind(
 
 
 def _refuse_judgement(row: Mapping[str, object], labels: Collection[float], place: str) -> None:
-    """Refuse an answer that `chosen` may judge, as there is no rejected one, or a label of two
-    numbers, or of numbers of which one is -1.
+    """Refuse an answer whose row may judge it without saying so: by `chosen` without a rejected
+    answer, or by a label that has two values or is -1 in some row.
 
     Raises UserError: data_columns.
     """
     label = find_column(row, LABELS)
     if is_judged(row):
-        said = f"{CHOSEN_ALONE} is {row[CHOSEN_ALONE]}"
+        statement = f"{CHOSEN_ALONE} is {row[CHOSEN_ALONE]}"
         named = (
             f"{CHOSEN_ALONE}:{'true/false' if isinstance(row[CHOSEN_ALONE], bool | str) else '1/0'}"
         )
     elif label and (len(labels) == 2 or -1.0 in labels):
         numbers = [f"{number:g}" for number in sorted(labels)]
-        said = f"{label} has the values {', '.join(numbers)}"
+        statement = f"{label} has the values {', '.join(numbers)}"
         named = f"{label}:{'/'.join(reversed(numbers)) if len(numbers) == 2 else 'GOOD/BAD'}"
     else:
         return
-    message = f"{said}, which may say whether the answer is a good one"
+    message = f"{statement}, which may say whether the answer is a good one"
     learnt = "the good ones" if is_judged(row) else "all"
     cure = (
         f"for KTO name its two values, the good one first (--columns label={named}); --kind sft "

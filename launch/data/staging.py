@@ -29,6 +29,7 @@ from launch.errors import UserError, refusal
 from launch.files import load_json, read_file, write_json
 from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
+from launch.worker.wording import noun_for
 
 ABOUT_FILE = "about.json"
 # By compression: how many bytes the copy has for a byte of the file, in most cases at most.
@@ -47,7 +48,7 @@ class StagedRows:
     labels: LabelCount | None = None  # of the rows to train on; None without labels
 
     def describe(self) -> str:
-        rows = "1 row" if self.train == 1 else f"{self.train:,} rows"
+        rows = f"{self.train:,} {noun_for(self.train, 'row')}"
         if self.validation:
             rows += f" and {self.validation:,} for validation"
         return f"{rows}: {'; '.join((*self.formats, *self.notes))}"
@@ -108,8 +109,8 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
 
 
 def count_trained_elsewhere(sets: Sequence[LocalData]) -> int:
-    """Return how many rows that are held out of one staged data set are in what is trained on of
-    another one: each is split by itself.
+    """Return how many held-out rows of one staged data set another one trains on. Each data set is
+    split separately.
     """
     shared = 0
     for data in sets:

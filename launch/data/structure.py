@@ -16,7 +16,7 @@ from launch.data.label_balance import LabelCount
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
-from launch.worker.wording import count_of
+from launch.worker.wording import count_of, noun_for
 
 FIRST_ROWS = 200
 
@@ -44,7 +44,7 @@ class DataStructure:
             names += ", ..."
         if self.not_read_because:
             return f"{names}: not read, {self.not_read_because}"
-        rows = "1 row" if self.read == 1 else f"{self.read:,} rows"
+        rows = f"{self.read:,} {noun_for(self.read, 'row')}"
         if not self.all_:
             rows = f"the first {rows}"
         facts = [f"{rows} read: {'; '.join(self.formats)}"]

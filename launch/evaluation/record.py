@@ -4,11 +4,11 @@ summary.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.digests import digest_text
 from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import RESULTS, digest_spec
 from launch.evaluation.verdict import TaskScore
@@ -43,7 +43,7 @@ class ResultFiles:
             str(limit),
         ]
         parts += [self._identify(model.state)] if model.state else []
-        key = hashlib.sha256("\n".join([*self._common, *parts]).encode()).hexdigest()[:16]
+        key = digest_text("\n".join([*self._common, *parts]))
         return HarnessJob(
             model.label,
             model.request,

@@ -16,6 +16,7 @@ from launch.config.schema import Device
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run, mapping
 from launch.planning.command import is_decisive
+from launch.planning.find_runs import runs_of_stage
 from launch.planning.folders import DEFAULT_NAME
 from launch.planning.other_width import ShardedState, split_flags
 from launch.planning.parallel import default_mode
@@ -147,15 +148,14 @@ def _newest_run(plan: Plan, is_wanted: Callable[[Run], bool]) -> Run | None:
     """Return the newest run of the stage that is wanted, with a default name, in another folder;
     None without one.
     """
-    plan_files = []
-    for folder in (plan.runs / plan.stage).glob("*/"):
-        plan_file = folder / "plan.json"
+    folders = []
+    for folder in runs_of_stage(plan.runs / plan.stage):
         has_default_name = DEFAULT_NAME.fullmatch(folder.name) is not None
-        if has_default_name and folder != plan.folder and plan_file.is_file():
-            plan_files.append(plan_file)
-    plan_files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for plan_file in plan_files:
-        run = Run(plan_file.parent)
+        if has_default_name and folder != plan.folder:
+            folders.append(folder)
+    folders.sort(key=lambda folder: (folder / "plan.json").stat().st_mtime, reverse=True)
+    for folder in folders:
+        run = Run(folder)
         if run.other_format is None and is_wanted(run):
             return run
     return None

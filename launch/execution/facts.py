@@ -104,7 +104,7 @@ class Tick(Fact):
 class GuardFinding(Finding):
     """A failure ends the run, a warning does not."""
 
-    # Whether the run has failed by itself, so that the guard only shortens the wait for its end.
+    # Whether the run has already failed, so that the guard only shortens the wait for its end.
     failed: bool = False
     # The last time at which the run was known to be good; None means now. A finding about steps has
     # one: it counts even if the run finished before it could be stopped.

@@ -49,8 +49,8 @@ def describe_shares_by_tokens(
 ) -> str:
     """Return the override of data.mix whose data sets have learnt tokens in `proportion`.
 
-    Raises UserError: usage, where there is no number for each data set, or where rows are not
-    counted.
+    Raises UserError: usage, if the proportion does not have one number for each data set, or if
+    rows are not counted.
     """
     given = ",".join(f"{part:g}" for part in proportion)
     if not len(mix) == len(mixture) == len(proportion):
@@ -72,7 +72,7 @@ def describe_shares_by_tokens(
 
 
 def split_merged(entry: MixtureEntry) -> tuple[MixtureEntry, ...]:
-    """Return the data sets that are staged as one entry, each by itself."""
+    """Return the separate data sets of one staged entry."""
     return tuple(replace(entry, data=data, merged=()) for data in entry.merged) or (entry,)
 
 

@@ -28,6 +28,7 @@ from launch.worker.patches import (
     RESUME_PATCHES,
     UNIVERSAL_CHECKPOINT,
 )
+from launch.worker.wording import count_of
 
 _RESTART = Fix.of("{0} archives this run and starts over", "restart=true")
 _SHORT = 600.0  # seconds of training that may be lost without the user's restart=true
@@ -206,7 +207,7 @@ def describe_next_attempt(plan: Plan) -> str | None:
     text = f"{plan.name} from {chosen.unit} {chosen.number} ({chosen.path.name})"
     ranks = chosen.layout.world_size if chosen.layout else plan.parallel.width.world_size
     if ranks != plan.parallel.width.world_size:
-        text += f" of {ranks} {'rank' if ranks == 1 else 'ranks'}"
+        text += f" of {count_of(ranks, 'rank')}"
     return f"{text}, which is converted first" if needs_conversion(plan, chosen) else text
 
 

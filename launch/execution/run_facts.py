@@ -14,6 +14,7 @@ from typing import Any, Literal
 from launch.execution.record.run import Run, mapping
 from launch.planning.flags import format_flag_value
 from launch.table import format_duration, format_measurement
+from launch.worker.wording import noun_for
 
 # "report" is the top of a run's page, and the table of a page of several runs; "plan" is the
 # section Plan of the page.
@@ -194,8 +195,8 @@ def _read_global_batch(run: Run) -> Iterator[Reading]:
     batch: dict[str, Any] = mapping(run.plan.get("batch"))
     if not batch:
         return
-    width = batch.get("width")
-    ranks = "1 rank" if width == 1 else f"{width} ranks"
+    width: Any = batch.get("width")
+    ranks = f"{width} {noun_for(width, 'rank')}"
     per_device = f"{batch.get('per_device')} per device"
     accumulation = f"{batch.get('accumulation')} accumulation"
     yield Reading(f"{batch.get('global')} samples", f"{ranks} x {per_device} x {accumulation}")

@@ -13,6 +13,7 @@ from launch.errors import refusal
 from launch.planning.plan import Plan
 from launch.terminal import printable
 from launch.worker.finding import Finding, Fix
+from launch.worker.wording import noun_for
 
 # The terminal's escape codes.
 _GREEN = "\x1b[32m"
@@ -72,7 +73,7 @@ def _describe_learnt(side: PairSide) -> str:
         return f"all {count} answers are learnt"
     if not learnt:
         return f"none of {count} answers is learnt"
-    turns = "turn" if len(learnt) == 1 else "turns"
+    turns = noun_for(len(learnt), "turn")
     return f"{len(learnt)} of {count} answers learnt: {turns} {', '.join(learnt)}"
 
 
@@ -135,6 +136,6 @@ def _text(side: PairSide, colour: bool) -> str:
 
 
 def _colour_lines(text: str, style: str) -> str:
-    """Colour each line by itself, so that a pager keeps the colour."""
+    """Colour each line separately, so that a pager keeps the colour."""
     lines = text.split("\n")
     return "\n".join(f"{style}{line}{_RESET}" if line else "" for line in lines)

@@ -7,7 +7,6 @@ exists, because `model.trained_by` identifies the model by the run that trains i
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from launch.config.compose import compose_once
 from launch.config.kinds import Kind
 from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key
 from launch.config.quoting import quote_if_needed
+from launch.digests import digest_text
 from launch.errors import UserError, refusal
 from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.outcome import folder_status
@@ -195,7 +195,7 @@ def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline 
     plans: list[Plan] = []
     for stage in request.stages:
         plans.append(plan_link(request, stage, plans[-1] if plans else None, notify))
-    digest = hashlib.sha256(" ".join(plan.identity for plan in plans).encode()).hexdigest()[:8]
+    digest = digest_text(" ".join(plan.identity for plan in plans))[:8]
     names = {plan.config.name for plan in plans}
     name = names.pop() if len(names) == 1 else None
     pipeline = Pipeline(request, name or "-".join((*request.stages, digest)), tuple(plans))

@@ -72,7 +72,7 @@ def _find_obstacle(parallel: Parallel, machine: Machine) -> str | None:
 
 
 def attention_flags(choice: AttentionChoice | None) -> dict[str, Flag]:
-    """Return the flag of an automatic choice that transformers would not make by itself."""
+    """Return the flag of an automatic choice, if transformers' own default is another one."""
     if choice is None or not choice.is_automatic or choice.implementation != FLASH:
         return {}
     return {FLAG: Flag(FLASH, Provenance(Origin.launcher, choice.why))}

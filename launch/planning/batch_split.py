@@ -14,7 +14,7 @@ from launch.errors import refusal
 from launch.planning.parallel import Parallel, Width
 from launch.upstream.trainers import OLMO_CORE_SFT
 from launch.worker.finding import Fix
-from launch.worker.wording import count_of
+from launch.worker.wording import count_of, noun_for
 
 CONTEXT_FLAG = "cp_degree"  # of context parallelism
 _VALUES_SHOWN = 8  # in a message
@@ -90,7 +90,7 @@ def split_batch(global_batch: int, per_device: int, width: int, ranks_per_row: i
 
 def _name_ranks(data_ranks: int, width: int, ranks_per_row: int) -> str:
     """Return "rank" or "ranks", with the GPUs of those that share rows."""
-    name = "rank" if data_ranks == 1 else "ranks"
+    name = noun_for(data_ranks, "rank")
     if ranks_per_row > 1:
         name += f" ({width} GPUs, {ranks_per_row} to a row)"
     return name

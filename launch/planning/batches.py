@@ -166,7 +166,7 @@ def simulate_load(
     Raises ValueError without lengths.
     """
     # imported only where lengths are measured
-    from launch.worker.dealing import deal
+    from launch.worker.length_balancing import balance_by_length
 
     ranks = batch.width
     size = batch.per_device
@@ -179,7 +179,7 @@ def simulate_load(
     for drawn in draw_batches(lengths, batch.global_, steps):
         samples: Sequence[int] = drawn
         if balanced:
-            order = deal(drawn, ranks, size, padded=not packed)
+            order = balance_by_length(drawn, ranks, size, padded=not packed)
             samples = [drawn[index] for index in order]
         micro_batches = _split_into_micro_batches(samples, size, packed, halves)
         tokens = [sum(rows) for rows in micro_batches]

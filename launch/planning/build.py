@@ -20,6 +20,7 @@ from launch.planning.attention import attention_flags
 from launch.planning.chat_template import TEMPLATE_FLAG, ChatTemplate, find_earlier_texts
 from launch.planning.checks import check_flags
 from launch.planning.command import build_command
+from launch.planning.find_runs import runs_of_stage
 from launch.planning.flags import Flag, replace_computed_values
 from launch.planning.folders import NAME, default_name, tracked_name
 from launch.planning.identity import RunIdentity, identify_run
@@ -307,5 +308,4 @@ def _runs_to_resume(plan: Plan) -> list[Path]:
         return [plan.folder]
     if plan.folder.exists():
         return []
-    stage_folder = plan.folder.parent
-    return [run for run in stage_folder.glob("*/") if not (run / "DONE").exists()]
+    return [run for run in runs_of_stage(plan.folder.parent) if not (run / "DONE").exists()]

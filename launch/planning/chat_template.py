@@ -20,13 +20,13 @@ from typing import Any
 from launch import resources
 from launch.config.origins import Origins
 from launch.config.schema import Family, RootConfig
+from launch.digests import digest_text
 from launch.errors import did_you_mean, refusal
 from launch.files import load_json, read_json_object
 from launch.upstream.trl_templates import (
     SUFFIX,
     TemplateFinder,
     TrlTemplate,
-    digest_text,
     family_names,
     load_templates,
     staged_name,

@@ -1,6 +1,6 @@
-"""Reads the nested files of torchtune, verl and accelerate as words of a line, `NAME=VALUE`.
+"""Converts the nested files of torchtune, verl and accelerate into words of a line, `NAME=VALUE`.
 
-What such a file leaves out is what a line leaves out: its tool's own recipes have it.
+A setting that such a file omits is treated as one that a line omits: the tool's own recipes set it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ _SEPARATE_MODELS = ("critic", "reward_model", "reward", "ref")
 
 
 def words_of_file(settings: Mapping[str, Any], tool: str) -> list[str]:
-    """Return the words that the file of a tool whose settings are nested is."""
+    """Return the file of a tool with nested settings as words of a line."""
     named = _name_torchtune(settings) if tool == TORCHTUNE else dict(flatten(settings))
     return [f"{name}={_as_word(value)}" for name, value in named.items() if value is not None]
 
 
 def words_of_accelerate(path: Path) -> list[str] | None:
-    """Return the words that a file of accelerate is; None for any other file. Its number of processes
-    is that of all machines.
+    """Return a file of accelerate as words of a line; None for any other file.
+
+    Its number of processes is that of all machines.
     """
     try:
         settings = load_yaml(path.read_text(encoding="utf-8"))
@@ -82,7 +83,9 @@ def flatten(settings: Mapping[str, Any], group: str = "") -> Iterator[tuple[str,
 
 
 def is_of_separate_model(name: str) -> bool:
-    """Return whether a dotted name is about a model beside the one that is trained."""
+    """Return whether a dotted name is about another model than the trained one, such as a
+    reference.
+    """
     return name.removeprefix("actor_rollout_ref.").startswith(
         tuple(f"{model}." for model in _SEPARATE_MODELS)
     )
@@ -95,7 +98,7 @@ def _as_word(value: Any) -> str:
 
 
 def _name_torchtune(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file of torchtune, whose components are classes, by TRL's names."""
+    """Return the settings of a torchtune file by TRL's names. The file's components are classes."""
     values = dict(flatten(settings))
     named = {to: values[name] for name, to in _OF_TORCHTUNE.items() if name in values}
     data = next((values[name] for name in _SOURCES if values.get(name)), None)

@@ -1,4 +1,4 @@
-"""Which run a name means: `stage/name`, below the folder of all runs."""
+"""Finds the run that a name refers to: `stage/name`, below the folder of all runs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def find_runs(runs: Path) -> list[Path]:
     for prefix in _GROUP_PREFIXES:
         plans += runs.glob(f"[!.]*/{prefix}*/[!.]*/plan.json")
     return sorted(plan.parent for plan in plans)
+
+
+def runs_of_stage(stage_folder: Path) -> list[Path]:
+    """Return the run folders `<runs>/<stage>/<name>` of one stage, sorted by name."""
+    return sorted(plan.parent for plan in stage_folder.glob("[!.]*/plan.json"))
 
 
 def run_name(folder: Path) -> str:

@@ -8,7 +8,6 @@ training, which can be resumed at another width.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Family, RootConfig
-from launch.digests import Digest
+from launch.digests import Digest, digest_text
 from launch.planning.batch_split import Batch
 from launch.planning.chat_template import ChatTemplate
 from launch.planning.command import is_decisive
@@ -205,8 +204,7 @@ def compute_identity(
     text = json.dumps(
         portable, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
     )
-    # names need not be UTF-8
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:DIGITS]
+    return digest_text(text)[:DIGITS]
 
 
 def content_key(content: Mapping[Path, str]) -> str:
@@ -216,7 +214,7 @@ def content_key(content: Mapping[Path, str]) -> str:
     if not content:
         return "hub"
     joined = "\n".join(sorted(f"{path.name}@{digest}" for path, digest in content.items()))
-    return hashlib.sha256(joined.encode("utf-8", "surrogateescape")).hexdigest()[:DIGITS]
+    return digest_text(joined)[:DIGITS]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A model or a data set: what the trainer is given, where it is stored, and where it is set."""
+"""A model or a data set: the reference that the trainer gets, its path, and the key that sets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage learns of its rows: data.train_on and data.format=text, as its trainer is given them."""
+"""The trainer's settings for what a stage learns of its rows: data.train_on and data.format=text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of a file of data are for, read before a stage is chosen."""
+"""Reads the first rows of a data file before a stage is chosen, and finds which stage they fit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class LocalRows:
 
     @property
     def kind(self) -> Kind:
-        """What the rows are for: SFT where answers have unknown names, which its plan reports."""
+        """The kind of stage that the rows are for; SFT where answers have unknown names, which its
+        plan reports.
+        """
         try:
             return choose_kind(self.first, None, "")
         except UserError:

@@ -1,4 +1,4 @@
-"""The batch of another tool's file or line: micro batch x accumulation x ranks."""
+"""Translates the batch of another tool's file or line: micro batch x accumulation x ranks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from launch.data.draft import fitting_batch
 from launch.planning.other_tool_defaults import default_of
 from launch.planning.other_tool_values import Translation
 from launch.planning.typed_values import as_whole
+from launch.worker.wording import count_of
 
 _STEPS = 3  # of an epoch, at least, where a line sets no batch
 _MICRO = ("micro_batch_size", "per_device_train_batch_size")
@@ -45,14 +46,14 @@ def _set_product(t: Translation, kind: str, micro: Any, accumulation: Any) -> No
         return
     per_device, steps = (size or 1 for size in sizes)
     total = per_device * steps * t.ranks
-    ranks = "1 GPU" if t.ranks == 1 else f"{t.ranks} GPUs"
-    t.batch = f"global batch {per_device} x {steps} x {ranks} = {total}"
+    gpus = count_of(t.ranks, "GPU")
+    t.batch = f"global batch {per_device} x {steps} x {gpus} = {total}"
     t.set("recipe.per_device_batch_size", per_device)
     _set_total(t, kind, total)
 
 
 def _set_total(t: Translation, kind: str, total: int) -> None:
-    """Set the batch of a step. In RLVR it is answers: prompts x answers of each."""
+    """Set the global batch. In RLVR it counts answers: prompts x answers per prompt."""
     if kind != "rlvr":
         t.set("recipe.global_batch_size", total)
         return
@@ -62,8 +63,8 @@ def _set_total(t: Translation, kind: str, total: int) -> None:
 
 
 def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) -> None:
-    """Set what a line says of its batch; without it, one that gives a small data set's epoch some
-    steps.
+    """Set the batch that a line gives. Without one, choose a batch with which an epoch of a small
+    data set has several steps.
     """
     total = as_whole(t.take("global_batch_size", *KEYS["global_batch_size"].names_of("others")))
     recipe = _recipe_of_stage(t)
@@ -94,7 +95,7 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
 
 
 def _recipe_of_stage(t: Translation) -> RecipeConfig:
-    """Return the recipe that the chosen stage has without the line."""
+    """Return the recipe of the chosen stage without the settings of the line."""
     return compose_once(
         CommandLine("plan", False, (f"stage={t.overrides['stage']}",))
     ).config.recipe

@@ -52,8 +52,8 @@ def translate_model(t: Translation) -> None:
 
 
 def _is_of_family(template: str, model: str) -> bool:
-    """Return whether a template that launch does not have is named after the family of the model, whose
-    tokenizer brings it: LLaMA-Factory's `qwen`.
+    """Return whether a template that launch does not have is named after the model's family, such
+    as LLaMA-Factory's `qwen`: the tokenizer then has it.
     """
     family = re.match(r"[a-z]{3,}", template.lower())
     has_template = template in load_templates().digests
@@ -101,8 +101,8 @@ def _first_named(settings: Mapping[str, Any]) -> Any:
 
 
 def find_local_rows(t: Translation) -> None:
-    """Read the rows of a local file, before a stage is chosen. Of a misspelt one, the file beside it
-    is taken.
+    """Read the rows of a local file before a stage is chosen. For a misspelt name, the most similar
+    file in the same folder is read.
     """
     _name_sources(t)
     named = _first_named(t.settings)
@@ -126,8 +126,8 @@ def find_local_rows(t: Translation) -> None:
 
 
 def _read_all(names: list[Any]) -> LocalRows | None:
-    """Return the first row of several files, and the number of all of their rows; None if one is not
-    here.
+    """Return the first row of several files, and their total number of rows; None if a file is
+    missing.
     """
     found = [read_local_rows(Path(str(name))) for name in names]
     here = [rows for rows in found if rows is not None]
@@ -137,7 +137,9 @@ def _read_all(names: list[Any]) -> LocalRows | None:
 
 
 def _name_sources(t: Translation) -> None:
-    """Replace the names of LLaMA-Factory's dataset_info.json in a line by what they name."""
+    """Replace names from LLaMA-Factory's dataset_info.json on a line by the data sets that they
+    refer to.
+    """
     named = t.settings.get("dataset_name")
     if t.tool != LINE or not named:
         return
@@ -156,8 +158,8 @@ def _name_sources(t: Translation) -> None:
 
 
 def _share_of(t: Translation, name: str, limit: Any) -> float:
-    """Return the share of a data set that `limit` rows of it are; 1 where it has no more, or its rows
-    are not here to be counted.
+    """Return the fraction of a data set that `limit` rows are. It is 1 if the data set is not
+    larger, or if its rows are not on this machine.
     """
     if not limit:
         return 1
@@ -216,7 +218,7 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
 
 
 def _entries_of_llama_factory(t: Translation) -> Iterator[dict[str, Any]]:
-    """Yield what the names of `dataset` are in dataset_info.json, where the file can be read."""
+    """Yield the data sets that the names in `dataset` refer to, if dataset_info.json can be read."""
     names = t.take("dataset") or ""
     names = names if isinstance(names, list) else re.split(r"\s*,\s*", str(names))
     limit = t.take("max_samples")
@@ -231,8 +233,8 @@ def _entries_of_llama_factory(t: Translation) -> Iterator[dict[str, Any]]:
 
 
 def _read_dataset_info(t: Translation) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of dataset_info.json, here or beside the file, with its names; none of them
-    where it cannot be read.
+    """Return the folder of dataset_info.json (the current one, or the file's) and the entries in
+    it; no entries if it cannot be read.
     """
     folder = Path(str(t.take("dataset_dir") or "data")).expanduser()
     for place in (folder, *(parent / folder for parent in t.file.absolute().parents[:4])):
@@ -244,7 +246,9 @@ def _read_dataset_info(t: Translation) -> tuple[Path, dict[str, Any]]:
 
 
 def _source_of(name: str, folder: Path, known: dict[str, Any]) -> str | None:
-    """Return the hub id or the file of a name of dataset_info.json; None for any other name."""
+    """Return the hub id or the file that a name in dataset_info.json refers to; None for any other
+    name.
+    """
     info = known.get(name)
     if not isinstance(info, dict):
         return None
@@ -254,7 +258,7 @@ def _source_of(name: str, folder: Path, known: dict[str, Any]) -> str | None:
 
 
 def _unknown_name(name: str, folder: Path, known: Mapping[str, Any]) -> str:
-    """Return what is missing of a name: dataset_info.json, or the name in it."""
+    """Return what is missing for a name: dataset_info.json, or the name's entry in it."""
     where = f"what the data set '{name}' is: it is a name of {folder}/dataset_info.json"
     return (
         f"{where}, which has {', '.join(sorted(known))}" if known else f"{where}, which is not here"

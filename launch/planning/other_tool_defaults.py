@@ -1,4 +1,4 @@
-"""What other tools take where their file sets nothing, and their names without a counterpart here."""
+"""The defaults of other tools, and their settings that launch does not have."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from launch.upstream.pin.lock import locked_schema
 
 @cache
 def names_without_counterpart() -> list[tuple[re.Pattern[str], str]]:
-    """Return patterns of names, each with what its lack changes; "" where it changes no number."""
+    """Return patterns of settings that launch does not have, each with the effect of leaving it
+    out; "" where it affects no number.
+    """
     return [(re.compile(pattern), change) for pattern, change in read_sections()["without"]]
 
 
 def default_of(t: Translation, key: str, *flags: str, trainer: str | None = None) -> Any:
-    """Return what the tool takes where its file sets nothing; of TRL, by the locked parser. A line
-    has no defaults: its stage has.
+    """Return the default of a tool's setting; TRL's is that of the locked parser. A line has no
+    defaults: its stage sets the rest.
     """
     if t.tool == LINE:
         return None

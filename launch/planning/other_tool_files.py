@@ -1,8 +1,9 @@
 """Translates a file of axolotl, LLaMA-Factory or TRL into the overrides of the same training.
 
-The trainers here are TRL's, whose loss is the mean over the tokens of a step, as in the other tools.
-What the file does not set has the tool's default, not that of the stage. What has no counterpart is
-named with what that changes; launch/config/other_tools.yaml has both.
+The chosen trainers are TRL's, whose loss is the mean over the tokens of a step, as in the other
+tools. A setting that the file omits gets the tool's default, not that of the stage. A setting
+without an equivalent is named, with the effect of leaving it out; launch/config/other_tools.yaml
+has the list.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from launch.upstream.pin.lock import locked_schema
 
 _NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL_TOOL: "trl"}
 _WHOLE = ("epochs", "max_steps", "per_device_batch_size", "max_seq_length", "seed", "lora.rank")
-# recipe keys with names of other tools that have a function of their own here
+# Recipe keys with names in other tools that one of the functions below translates.
 _APART = (
     "global_batch_size",
     "epochs",
@@ -48,13 +49,13 @@ _APART = (
     "optimizer",
 )
 _OF_ADAPTER = "lora."
-# keys whose value is another word in each tool
+# Keys whose values have other names in each tool.
 _IN_WORDS = (
     *("packing", "precision", "attention", "generation", "verifier", "beta", "loss", "kl_beta"),
     *("lora.targets", "lora.quantize", "loss_averaging", "checkpoint_steps"),
 )
 _REMOVAL = "remove it: "  # how the answer to a name begins that has no key here
-# What a file names for the other tool alone, and a line for its run here.
+# Settings that concern the other tool in a file, but this run on a line.
 _SAME_IN_A_LINE = (
     "fp16",
     "float16",
@@ -79,8 +80,10 @@ def translate_file(
     ranks: int | None = None,
     method: str = "",
 ) -> Translation:
-    """Translate the settings of a file or a line for `ranks` ranks, 1 where neither it nor the file
-    says. `method` is what a line says to train, a stage or another method's name.
+    """Translate the settings of a file or a line for `ranks` ranks; 1 if neither it nor the file
+    sets them.
+
+    `method` is the training that a line names: a stage, or another method.
     """
     if ranks is None:
         named = settings.get("num_processes")
@@ -105,9 +108,7 @@ def translate_file(
 
 
 def names_in_tool(settings: Mapping[str, Any], tool: str) -> dict[str, Any]:
-    """Return settings with the names that a tool has for the keys of the recipe, whichever tool's name
-    a line has.
-    """
+    """Return settings under the tool's names for the keys of the recipe, from any tool's names."""
     if tool not in _NAMES:
         return dict(settings)
     names: dict[str, str] = {}
@@ -188,7 +189,7 @@ def _translate_kind(t: Translation) -> None:
 
 
 def _names_of_key(t: Translation, key: str, row: RecipeKey) -> tuple[str, ...]:
-    """Return the names of a recipe key in the tool; in a line, those of all tools and its own."""
+    """Return the tool's names of a recipe key; for a line, all tools' names and launch's."""
     if t.tool != LINE:
         names = row.names_of(_NAMES[t.tool])
         return (*names, "max_seq_length") if key == "max_seq_length" else names
@@ -200,7 +201,9 @@ def _names_of_key(t: Translation, key: str, row: RecipeKey) -> tuple[str, ...]:
 
 
 def _translate_numbers(t: Translation, kind: str) -> None:
-    """Set the keys whose value is the same in all tools, with the tool's default without one."""
+    """Set the keys whose value is the same in all tools. A key that the file omits gets the tool's
+    default.
+    """
     trains_adapter = "recipe.lora.rank" in t.overrides
     for key, row in KEYS.items():
         names = _names_of_key(t, key, row)
@@ -300,7 +303,7 @@ def _translate_preferences(t: Translation, kind: str) -> None:
 
 
 def _translate_packing(t: Translation, kind: str) -> None:
-    """Set how samples share a row: in bins of one length, flattened, or not at all."""
+    """Set how samples share a row: packed into bins of one length, flattened, or one per row."""
     packs = t.take("sample_packing", "packing", "neat_packing") in (True, "true", "auto")
     flattens = t.take("batch_flattening", "padding_free") in (True, "true", "auto")
     t.take("packing_strategy", "eval_packing")
@@ -323,7 +326,9 @@ def _translate_packing(t: Translation, kind: str) -> None:
 
 
 def _translate_rest(t: Translation) -> None:
-    """Set what has an exact counterpart, then a flag of the trainer; name everything else."""
+    """Set the remaining settings that have an exact equivalent or are a flag of the trainer; name
+    all others.
+    """
     _translate_tracking(t)
     trainer = t.overrides.get("trainer")
     flags = locked_schema(trainer).fields if trainer else {}
@@ -339,7 +344,9 @@ def _translate_rest(t: Translation) -> None:
 
 
 def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[str]) -> None:
-    """Set what a name stands for, or name it with what its lack changes; `flags` are the trainer's."""
+    """Set the equivalent of a setting, or name it with the effect of leaving it out; `flags` are
+    the trainer's.
+    """
     patterns = names_without_counterpart()
     change = next((change for pattern, change in patterns if pattern.fullmatch(name)), None)
     if t.tool == LINE and name in _SAME_IN_A_LINE:
@@ -365,7 +372,7 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
 
 
 def _translate_tracking(t: Translation) -> None:
-    """Set tracking and its project; a project alone is one of W&B in axolotl."""
+    """Set the tracker and its project. In axolotl a project without a tracker is one of W&B."""
     reports = t.take("report_to")
     reports = reports[0] if isinstance(reports, list) and reports else reports
     project = t.take("wandb_project", "tracker_project_name")

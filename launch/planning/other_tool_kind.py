@@ -1,4 +1,4 @@
-"""Finds what another tool's file or line trains: by a method's name, the settings, or else the rows."""
+"""Finds what another tool's file or line trains, by a method's name, the settings or the rows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _OF_PREFERENCES = frozenset(("beta", "dpo_beta", "rl_beta", "pref_beta", "loss_t
 
 
 def find_kind(t: Translation, method: str) -> str:
-    """Return what is trained, one of `Kind`. What launch has no stage for is missing, as are rows of
-    another form than the stage needs.
+    """Return what is trained, one of `Kind`.
 
-    `method` is what a line names, a stage or another tool's method.
+    A method that launch has no stage for is recorded as missing, and so are rows of another form
+    than the stage needs. `method` is the one that a line names: a stage, or a method of another
+    tool.
     """
     if t.tool == LINE and not method:
         method = _method_of_line(t)
@@ -39,7 +40,9 @@ def find_kind(t: Translation, method: str) -> str:
 
 
 def _method_of_line(t: Translation) -> str:
-    """Return the method that the settings of a line are for, or else its rows; "" if neither says."""
+    """Return the method that the settings of a line belong to, else that of its rows; "" if
+    unknown.
+    """
     if not _OF_REWARDS.isdisjoint(t.settings):
         return "rlvr"
     if t.rows is not None:
@@ -48,7 +51,7 @@ def _method_of_line(t: Translation) -> str:
 
 
 def _method_of_file(t: Translation) -> str:
-    """Return the method that a file of each tool is for, sft where it names none."""
+    """Return the method that a tool's file trains with; sft where it names none."""
     stage = str(t.take("stage") or "") if t.tool == LLAMA_FACTORY else ""
     reinforced = str(t.take("rl", "rl_type") or "").lower()
     if t.tool == AXOLOTL and t.take("reward_model"):
@@ -66,7 +69,7 @@ def _method_of_file(t: Translation) -> str:
 
 
 def _as_stage(t: Translation, method: str) -> str:
-    """Return the stage that trains with a method, or one that is like it."""
+    """Return the stage of a training method, or the most similar one."""
     if method in ("ppo", "gae", "rloo", "reinforce"):
         t.differences.append(f"{method}: RLVR trains with GRPO here, without a value model")
     if method in ("ppo", "gae", "rloo", "reinforce", "grpo"):

@@ -1,4 +1,4 @@
-"""Plans the line that another tool's file, or a line in other tools' words, is here, before it is
+"""Plans the equivalent of another tool's file, or of a line in other tools' words, before it is
 printed.
 """
 
@@ -19,8 +19,8 @@ from launch.config.line import (
     override_key,
     stage_name,
 )
+from launch.config.other_commands import explain_command, is_command
 from launch.config.other_tool_files import LINE, READ_AS_LINES, recognise_tool
-from launch.config.other_tools import explain_command, is_command
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, actions_of, nearest
 from launch.planning.build import plan_line
@@ -43,7 +43,9 @@ _MESSAGE = "this line is in the words of other tools"
 
 
 def explain_file(path: Path) -> tuple[str, Fix] | None:
-    """Return the tool of a file, and its line here as a cure; None for a file of no known tool."""
+    """Return the tool of a file, and the equivalent command as a cure; None for a file of no known
+    tool.
+    """
     read = _read_file(path)
     if read is None:
         return None
@@ -52,8 +54,10 @@ def explain_file(path: Path) -> tuple[str, Fix] | None:
 
 
 def answer_line(argv: Sequence[str]) -> Finding | None:
-    """Return the line that one in the words of other tools is here, as a whole; None for a line in
-    launch's own words, of which one may be wrong, and for what is asked of a run.
+    """Return the equivalent command of a line in the words of other tools.
+
+    Returns None for a line in launch's own words, one of which may be wrong, and for a command
+    about a run.
     """
     script = next(
         (word for word in argv[:2] if word.endswith(SCRIPT_SUFFIXES) and "=" not in word), None
@@ -67,7 +71,9 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
 
 
 def _answer_to_typed(typed: TypedLine, argv: Sequence[str]) -> Finding | None:
-    """Return the answer to a line by its file, or as a whole; None for one in launch's own words."""
+    """Return the answer to a line by its file, or as a whole; None for a line in launch's own
+    words.
+    """
     read = _read_file(typed.file) if typed.file is not None else None
     if read is not None:
         message = f"this is a file of {read[0]}, which launch translates"
@@ -77,7 +83,7 @@ def _answer_to_typed(typed: TypedLine, argv: Sequence[str]) -> Finding | None:
         finding = _answer_to_own_file(typed, typed.file)
         if finding is not None:
             return finding
-    if not _is_whole(typed):
+    if not _needs_rewriting(typed):
         return None
     message = _MESSAGE if typed.foreign else f"'{typed.verb}' needs a stage"
     has_data_alone = "dataset_name" in typed.settings and not typed.names_model
@@ -94,7 +100,7 @@ def _answer_to_script(script: str) -> Finding:
 def _explain_file(
     typed: TypedLine, argv: Sequence[str], tool: str, settings: Mapping[str, Any]
 ) -> Fix:
-    """Return the line that the file of a line is: what it trains, or the merge that it asks for."""
+    """Return the equivalent of a line with another tool's file: a training, or a merge."""
     if "export_dir" in settings:
         merge = explain_command("merge", [str(typed.file)])
         if merge is not None:
@@ -105,7 +111,7 @@ def _explain_file(
 
 
 def _translate(typed: TypedLine, tool: str, settings: Mapping[str, Any]) -> Fix:
-    """Return the line that a typed one is, with the settings of its file."""
+    """Return the translation of a typed line with the settings of its file."""
     if _RESUMES.intersection(typed.settings):
         typed.notes.append("the same command resumes an unfinished run")
     translation = plan_file(
@@ -120,8 +126,10 @@ def _translate(typed: TypedLine, tool: str, settings: Mapping[str, Any]) -> Fix:
 
 
 def _answer_to_own_file(typed: TypedLine, path: Path) -> Finding | None:
-    """Return the answer to a file of no other tool: it is missing, or a stage's file behind another
-    tool's word. With more than that the file is the stage of the line, and the answer is None.
+    """Return the answer to a file that is not another tool's: it is missing, or a stage's file
+    after another tool's word.
+
+    With further words on the line, the file is the line's stage, and the answer is None.
     """
     if not path.is_file():
         return _missing_file(typed) if typed.foreign else None
@@ -133,10 +141,10 @@ def _answer_to_own_file(typed: TypedLine, path: Path) -> Finding | None:
     return Finding.error("other_tool", _MESSAGE, "command line", cure)
 
 
-def _is_whole(typed: TypedLine) -> bool:
-    """Return whether a line has to be written anew: it has no stage, or several words of other tools.
+def _needs_rewriting(typed: TypedLine) -> bool:
+    """Return whether a line has to be rewritten: it has no stage, or several words of other tools.
 
-    A single wrong word beside a stage is answered by itself.
+    A single wrong word beside a stage has its own message.
     """
     if not typed.settings and not typed.method:
         return False
@@ -149,7 +157,7 @@ def _is_whole(typed: TypedLine) -> bool:
 
 
 def _missing_file(typed: TypedLine) -> Finding:
-    """Return the problem of a file that is not there; the line without it has the others."""
+    """Return the problem of a missing file; the cure names a similar file in its folder."""
     path = typed.file or Path()
     beside = [item.name for item in path.parent.glob("*") if item.suffix == path.suffix]
     near = nearest(path.name, beside, limit=1, cutoff=0.8)
@@ -161,8 +169,8 @@ def _missing_file(typed: TypedLine) -> Finding:
 
 
 def _draft(typed: TypedLine) -> Fix:
-    """Return the cure for data without a model: a stage for it is drafted, of the kind that the line
-    names or its settings are for.
+    """Return the cure for data without a model: draft a stage for the data, of the kind that the
+    line names or its settings belong to.
     """
     data = str(typed.settings.get("dataset_name"))
     draft = Translation(LINE, Path("line"), dict(typed.settings), ranks=1)
@@ -194,8 +202,9 @@ def plan_file(
     given: Sequence[str] = (),
     method: str = "",
 ) -> Translation:
-    """Translate a file and plan its line; what had to be changed for it is among the differences, and
-    what cannot be planned is missing.
+    """Translate a file and plan its line.
+
+    What had to be changed is recorded among the differences, and what cannot be planned as missing.
     """
     ranks = _ranks_of(given)
     stage = next((item[6:] for item in given if item.startswith("stage=")), "")
@@ -228,8 +237,8 @@ def plan_file(
 
 
 def _plans_with_its_trainer(translation: Translation) -> bool:
-    """Return whether the stage that a line names can do what the line sets with its own trainer, which
-    it then keeps.
+    """Return whether the line plans with the trainer of the stage that it names, which is then
+    kept.
     """
     trainer = translation.overrides.pop("trainer", None)
     try:
@@ -242,7 +251,7 @@ def _plans_with_its_trainer(translation: Translation) -> bool:
 
 
 def _plan(translation: Translation) -> None:
-    """Plan the line; of a sweep its first run. Raises UserError."""
+    """Plan the line, or the first run of a sweep. Raises UserError."""
     overrides = [item for item in translation.lines if item != "sweep=true"]
     line = CommandLine("plan", False, tuple(overrides))
     if len(overrides) < len(translation.lines):
@@ -251,7 +260,7 @@ def _plan(translation: Translation) -> None:
 
 
 def _kind_of_stage(stage: str) -> str:
-    """Return the kind of a stage of the user's or of launch; "" for one that cannot be composed."""
+    """Return the kind of a stage; "" for a stage that cannot be composed."""
     plain = stage.removeprefix("lora_")
     if plain in KINDS:
         return plain
@@ -264,7 +273,7 @@ def _kind_of_stage(stage: str) -> str:
 
 
 def _ranks_of(given: Sequence[str]) -> int | None:
-    """Return the ranks that the line is for: gpus x nodes; None where it sets neither."""
+    """Return the ranks of the line, gpus x nodes; None where it sets neither."""
     values = {override_key(item): item.partition("=")[2] for item in given}
     counts = [values[key] for key in ("gpus", "nodes") if values.get(key, "").isdigit()]
     ranks = 1
@@ -274,7 +283,7 @@ def _ranks_of(given: Sequence[str]) -> int | None:
 
 
 def _follow(translation: Translation, action: Action, problem: Finding) -> None:
-    """Change the line as a cure says, and record why."""
+    """Change the line according to a cure, and record why."""
     if action.removes:
         translation.overrides.pop(override_key(action.removes), None)
     for override in action.sets:
@@ -285,7 +294,7 @@ def _follow(translation: Translation, action: Action, problem: Finding) -> None:
 
 
 def _command(translation: Translation, typed: TypedLine) -> str:
-    """Return the command: a line with settings of Slurm or of several machines is submitted."""
+    """Return the command; a line with settings of Slurm or of several machines is submitted."""
     keys = translation.overrides
     is_of_slurm = any(key.startswith("cluster.") for key in keys) or keys.get("nodes", "1") != "1"
     verb = "submit" if typed.verb == "run" and is_of_slurm else typed.verb
@@ -300,18 +309,20 @@ def _command(translation: Translation, typed: TypedLine) -> str:
 
 
 def _explain(translation: Translation, typed: TypedLine) -> Fix:
-    """Return the line with its arithmetic, what is missing of it, and what differs."""
+    """Return the command with the arithmetic of its batch, what is missing, and what differs."""
     command = f"$ {_command(translation, typed)}"
     parts = []
     if translation.missing:
         parts.append(
             f"it cannot be planned yet, because this is missing: {'; '.join(translation.missing)}"
         )
-        parts.append("the rest of it is here: {0}")
+        parts.append("the command without it: {0}")
     elif translation.tool == LINE:
-        parts.append("here it is this, with the stage's own values for all that it leaves out: {0}")
+        parts.append(
+            "the equivalent command, with the stage's own values for all that the line omits: {0}"
+        )
     else:
-        parts.append("the same training is here: {0}")
+        parts.append("the equivalent command: {0}")
     if translation.batch:
         grows = ""
         if translation.ranks == 1 and translation.tool != LINE:

@@ -23,8 +23,8 @@ _BUILT_IN = ("math", "gsm8k", "ifeval", "exact", "rows")
 
 
 def translate_reward(t: Translation) -> None:
-    """Set the verifier, the column that it compares, the penalty of the divergence, and vLLM's own
-    settings, which need its sampling.
+    """Set the verifier, the column that it compares, the penalty on the divergence, and vLLM's
+    settings, which require recipe.generation.
     """
     _translate_verifier(t)
     for flag, names in _OF_VLLM.items():
@@ -70,8 +70,8 @@ def _translate_verifier(t: Translation) -> None:
 
 
 def _find_function(reward: str, folder: Path) -> str | None:
-    """Return PATH.py:FUNCTION for `rewards.py:f`, `rewards.f` or `rewards:f`; None without such a
-    file here or beside the other tool's file.
+    """Return PATH.py:FUNCTION for `rewards.py:f`, `rewards.f` or `rewards:f`; None if there is no
+    such file in the current folder or beside the other tool's file.
     """
     parts = re.fullmatch(r"(.+?)(?:\.py)?[.:](\w+)", reward)
     if parts is None:

@@ -1,4 +1,4 @@
-"""Translates how another tool's file or line shards the model: by DeepSpeed's stage, with its offloading."""
+"""Translates how another tool shards the model: DeepSpeed's ZeRO stage, and offloading."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _STAGES = ("zero_stage", "zero", "zero_optimization_stage")
 
 
 def translate_sharding(t: Translation) -> None:
-    """Replace the settings of DeepSpeed, or its JSON where it is here, by the stage that they set, with
-    `_offload` behind it; the table of other tools' names has what that is.
+    """Replace DeepSpeed's settings by one setting with the ZeRO stage, and `_offload` after it.
+
+    The settings are on the line, in the file, or in DeepSpeed's JSON file. The table of other
+    tools' names has the override for the result.
     """
     offloads = any(_is_on(t.take(name)) for name in sorted(known_names("offloading")))
     named = t.take(*_FILES)
@@ -40,7 +42,7 @@ def translate_sharding(t: Translation) -> None:
 
 
 def _offload(t: Translation, text: str) -> str:
-    """Return a stage with offloading, which ZeRO-3 alone has here."""
+    """Return a ZeRO stage with offloading, which launch has for ZeRO-3 alone."""
     stage = re.search(r"[012]", text)
     if stage is None:
         return "zero3_offload"
@@ -52,8 +54,8 @@ def _offload(t: Translation, text: str) -> str:
 
 
 def _read_zero(named: Any, file: Path) -> Mapping[str, Any]:
-    """Return `zero_optimization` of DeepSpeed's settings: in place, or in a JSON file here or beside the
-    other tool's file; nothing for a name of a stage.
+    """Return `zero_optimization` of DeepSpeed's settings, which may be inline or in a JSON file; {}
+    for the name of a stage.
     """
     folders = (Path(), *file.absolute().parents[:4])
     content: Any = named
@@ -64,7 +66,7 @@ def _read_zero(named: Any, file: Path) -> Mapping[str, Any]:
 
 
 def _read_json(path: Path) -> Any:
-    """Return what a file has; None for one that cannot be read."""
+    """Return the content of a JSON file; None if it cannot be read."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -72,7 +74,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _device_of(offload: Any) -> str | None:
-    """Return where an entry of DeepSpeed's JSON puts what it offloads; None without one."""
+    """Return the device that an entry of DeepSpeed's JSON offloads to; None without one."""
     return str(offload.get("device", "none")) if isinstance(offload, dict) else None
 
 

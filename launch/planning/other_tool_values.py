@@ -1,4 +1,4 @@
-"""A file of another tool while it is translated, and its values as numbers and as overrides."""
+"""The translation of another tool's file in progress, and its values as numbers and overrides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launch.planning.typed_values import is_sweep
 
 @dataclass
 class Translation:
-    """A file of another tool as overrides, while and after it is translated."""
+    """A file of another tool, and the overrides that it is translated into."""
 
     tool: str
     file: Path
@@ -28,7 +28,7 @@ class Translation:
     rows: LocalRows | None = None  # of its data, where that is a file here
 
     def take(self, *names: str) -> Any:
-        """Remove the settings and return the first that has a value."""
+        """Remove settings of these names, and return the first value."""
         values = [self.settings.pop(name, None) for name in names]
         return next((value for value in values if has_content(value)), None)
 

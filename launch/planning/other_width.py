@@ -19,6 +19,7 @@ from launch.config.recipe_keys import Packing
 from launch.config.schema import Launcher, RootConfig
 from launch.files import read_json_object
 from launch.planning.batch_split import Batch
+from launch.planning.find_runs import runs_of_stage
 from launch.planning.folders import DEFAULT_NAME
 from launch.planning.loss import weigh_loss
 from launch.planning.parallel import Parallel
@@ -162,15 +163,15 @@ def find_continued_run(stage_folder: Path, identity: str, training: str | None) 
     if training is None:
         return None
     found: dict[float, str] = {}
-    for file in stage_folder.glob("*/plan.json"):
-        run = file.parent
+    for run in runs_of_stage(stage_folder):
         if DEFAULT_NAME.fullmatch(run.name) is None:
             continue
-        recorded = read_json_object(file)
+        plan_file = run / "plan.json"
+        recorded = read_json_object(plan_file)
         is_same = recorded.get("identity") == identity
         is_unfinished = not (run / "DONE").exists() and _has_checkpoint(run / "model")
         if is_same or (is_unfinished and recorded.get("training_identity") == training):
-            found[file.stat().st_mtime] = run.name
+            found[plan_file.stat().st_mtime] = run.name
     return found[max(found)] if found else None
 
 

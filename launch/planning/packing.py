@@ -17,6 +17,7 @@ from launch.config.recipe_keys import Packing
 from launch.planning.batch_split import Batch
 from launch.planning.lengths import Lengths
 from launch.worker.finding import Finding, Fix
+from launch.worker.wording import noun_for
 
 # A row of the reference pass may hold this many times the pairs of the per-device batch (dpo.py:221).
 REFERENCE_ROWS = 4
@@ -115,7 +116,7 @@ def describe_packing(forecast: PackingForecast, batch: Batch) -> str:
     """Describe the forecast in one line."""
     training = forecast.training
     reference = forecast.reference
-    steps = "1 step" if forecast.steps == 1 else f"{forecast.steps:,} steps"
+    steps = f"{forecast.steps:,} {noun_for(forecast.steps, 'step')}"
     return (
         f"rows of {training.limit:,} tokens hold {training.samples_per_row:.1f} pairs and are "
         f"{training.filled:.0%} full (at most {batch.samples_per_rank} pairs); "

@@ -1,7 +1,7 @@
-"""Reads a command line that is written in the words of other tools, as one set of names and values.
+"""Reads a command line in the words of any tool as one set of names and values.
 
-A verb, words without a name, `--flag value`, `--flag=value` and `key=value` are one thing here. What
-is a key of launch stays an override; everything else is a setting, as a file of another tool has it.
+A verb, words without a name, `--flag value`, `--flag=value` and `key=value` are treated alike. A
+key of launch stays an override. Everything else becomes a setting, as in a file of another tool.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from launch.config.line import (
     override_key,
 )
 from launch.config.nodes import find_hint
-from launch.config.other_tools import explain_value, explain_verb, known_names
+from launch.config.other_commands import find_verb
+from launch.config.other_tools import explain_value, known_names
 from launch.config.schema import RootConfig
 from launch.errors import nearest
 from launch.planning.files_as_lines import is_of_separate_model, words_of_accelerate
@@ -63,17 +64,17 @@ _OF_SBATCH = {
 _NEGATED = re.compile(r"(?:no|disable|without|skip)_(.+)")
 _SHORT = re.compile(r"-([A-Za-z])(\d[\d:-]*)?")
 _OF_ALL_MACHINES = ("num_processes", "world_size")
-# Options that say what is to be done with the line rather than what is trained.
+# Options about what happens with the line, and not about what is trained.
 _ON_SLURM = ("slurm", "use_slurm", "on_slurm", "submit")
 _DRY = ("dry_run", "dryrun", "print_only", "test_only")
-_ROWS_OF_DATA = re.compile(r"(.+?)#(\d+)")  # of ms-swift: so many rows of a data set
+_ROWS_OF_DATA = re.compile(r"(.+?)#(\d+)")  # ms-swift's `DATA#500` takes 500 rows of a data set
 
 
 @dataclass
 class TypedLine:
-    """What a line sets, whoever's words it has."""
+    """The settings of a line, in the words of any tool."""
 
-    verb: str = "run"  # the verb of launch that is meant
+    verb: str = "run"  # launch's verb
     file: Path | None = None  # of another tool
     method: str = ""  # a stage that a word names: sft, dpo, rm or rlvr
     settings: dict[str, Any] = field(default_factory=dict)  # by the names of other tools
@@ -94,9 +95,9 @@ class TypedLine:
 
 
 def read_line(argv: Sequence[str], of_file: Sequence[str] = ()) -> TypedLine:
-    """Read the arguments of a line. A name that is misspelt is the nearest one of any tool.
+    """Read the arguments of a line. A misspelt name is taken for the nearest name of any tool.
 
-    `of_file` are the words of the file that the line names, which the line's own ones replace.
+    `of_file` are the words of the file that the line names; the line's own words replace them.
     """
     typed = TypedLine()
     words = list(argv)
@@ -128,7 +129,7 @@ def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if short and short[2]:  # `-N2`
             yield f"-{short[1]}", [short[2]]
         elif word.startswith("-") and not equals:
-            most = len(words) if _plain(name) in _LISTS else 1
+            most = len(words) if _normalize_name(name) in _LISTS else 1
             values: list[str] = []
             while position < len(words) and len(values) < most and is_bare_word(words[position]):
                 values.append(words[position])
@@ -137,7 +138,9 @@ def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         elif equals:
             values = [value]
             while (
-                _plain(name) in _LISTS and position < len(words) and is_bare_word(words[position])
+                _normalize_name(name) in _LISTS
+                and position < len(words)
+                and is_bare_word(words[position])
             ):
                 values.append(words[position])
                 position += 1
@@ -147,20 +150,20 @@ def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _take_verb(typed: TypedLine, word: str) -> bool:
-    """Take the first word as the verb; return whether it is one."""
+    """Read the first word as the verb; return whether it is one."""
     if word in PLAN_VERBS:
         typed.verb = word
         return True
-    meant = explain_verb(word)
-    if meant in PLAN_VERBS and not _METHODS.fullmatch(word):
-        typed.verb = meant
+    verb = find_verb(word)
+    if verb in PLAN_VERBS and not _METHODS.fullmatch(word):
+        typed.verb = verb
         typed.foreign.append(word)
         return True
     return False
 
 
 def _take_word(typed: TypedLine, word: str) -> None:
-    """Take a word without a name: a file, a method, a recipe's name."""
+    """Read a word without a name: a file, a method, a recipe's name."""
     if word.endswith(_FILES):
         typed.file = Path(word)
         return
@@ -174,8 +177,8 @@ def _take_word(typed: TypedLine, word: str) -> None:
 
 
 def _take_method(typed: TypedLine, word: str) -> bool:
-    """Take the name of a method or of a recipe (`lora_dpo_single_device`)."""
-    plain = _plain(word)
+    """Read the name of a method or of a recipe (`lora_dpo_single_device`)."""
+    plain = _normalize_name(word)
     if plain in group_options("stage") and plain not in KINDS:
         typed.overrides["stage"] = plain
         return True
@@ -195,7 +198,7 @@ def _take_method(typed: TypedLine, word: str) -> bool:
 def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     value = ",".join(values)
     short = _SHORT.fullmatch(written)
-    names_file = short is not None or _plain(written) in (*_FILE_NAMES, "stage")
+    names_file = short is not None or _normalize_name(written) in (*_FILE_NAMES, "stage")
     if names_file and value.endswith(_FILES):  # `--config sft.yaml`, `-c sft.yaml`
         if written != "stage":
             typed.foreign.append(written)
@@ -206,7 +209,7 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     is_unknown_stage = own == "stage" and value not in group_options("stage")
     if written.startswith("-") or own is None or is_unknown_stage:
         typed.foreign.append(written)
-    name = _canonical(written)
+    name = _find_setting(written)
     if own is None and _take_of_machines(typed, name, value):
         return
     if own in ("data", "data.mix") and value.startswith(("[", "{")):
@@ -217,7 +220,7 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
         _take_model(typed, own, value)
     elif own == "stage" and not written.startswith("-") and not is_unknown_stage:
         typed.overrides["stage"] = value
-    elif {_plain(written), name} & {*_METHOD_NAMES} and _take_method(typed, value):
+    elif {_normalize_name(written), name} & {*_METHOD_NAMES} and _take_method(typed, value):
         _note_name(typed, written, name)
     elif own is not None:
         typed.overrides[own] = _own_value(own, value)
@@ -231,22 +234,22 @@ def _write_out(written: str, value: str) -> tuple[str, str]:
     short = _SHORT.fullmatch(written)
     if short is not None:
         return f"--{_OF_SBATCH.get(short[1], short[1])}", value
-    without = _NEGATED.fullmatch(_plain(written))
-    if without is None or value != "true" or _plain(written) in _known():
+    without = _NEGATED.fullmatch(_normalize_name(written))
+    if without is None or value != "true" or _normalize_name(written) in _known_settings():
         return written, value
-    return (f"--{without[1]}", "false") if without[1] in _known() else (written, value)
+    return (f"--{without[1]}", "false") if without[1] in _known_settings() else (written, value)
 
 
 def _note_name(typed: TypedLine, written: str, name: str) -> None:
     """Record that a name was read as a similar one."""
-    plain = _plain(written)
+    plain = _normalize_name(written)
     if name not in (plain, plain.replace(".", "_"), plain.rpartition(".")[2]):
         typed.notes.append(f"{written} is read as {name}")
 
 
 def _take_of_machines(typed: TypedLine, name: str, value: str) -> bool:
-    """Take what says on which GPUs and machines a line runs, or whether it does; return whether a name
-    is of this kind.
+    """Read a setting of GPUs and machines, or of a dry run; return whether the name is such a
+    setting.
     """
     if name in (*_ON_SLURM, *_DRY):
         is_on = value.lower() not in ("false", "0", "no")
@@ -267,7 +270,7 @@ def _take_of_machines(typed: TypedLine, name: str, value: str) -> bool:
 
 
 def _take_file(typed: TypedLine, path: Path) -> None:
-    """Take a file: one of accelerate says how ranks are started, any other what is trained."""
+    """Read a file: accelerate's sets how ranks are started, any other sets what is trained."""
     words = words_of_accelerate(path)
     if words is None:
         typed.file = path
@@ -279,7 +282,7 @@ def _take_file(typed: TypedLine, path: Path) -> None:
 
 
 def _take_gres(typed: TypedLine, value: str) -> None:
-    """Take sbatch's `--gres=gpu:8` or `gpu:h100:8`."""
+    """Read sbatch's `--gres=gpu:8` or `gpu:h100:8`."""
     parts = value.split(":")
     if parts[-1].isdigit():
         typed.overrides["gpus"] = parts[-1]
@@ -288,7 +291,9 @@ def _take_gres(typed: TypedLine, value: str) -> None:
 
 
 def _take_data(typed: TypedLine, value: str) -> None:
-    """Take data; a name behind a file (`rows.jsonl:alpaca`) is its form, else that is recognised."""
+    """Read data. A name after a file (`rows.jsonl:alpaca`) is its format, which is otherwise
+    recognised.
+    """
     rows = _ROWS_OF_DATA.fullmatch(value)
     if rows is not None:
         value = rows[1]
@@ -306,7 +311,9 @@ def _take_data(typed: TypedLine, value: str) -> None:
 
 
 def _take_model(typed: TypedLine, own: str | None, value: str) -> None:
-    """Take a model: a group of launch stays one. Qwen's hub ids follow from its names."""
+    """Read a model. A model group of launch is kept; Qwen's hub ids follow from the names of its
+    models.
+    """
     if own == "model" and value in group_options("model"):
         typed.overrides["model"] = value
         return
@@ -318,7 +325,7 @@ def _take_model(typed: TypedLine, own: str | None, value: str) -> None:
 
 
 def hub_id_of(name: str) -> str | None:
-    """Return the hub id of a model of Qwen, whose name follows from its size; None for any other."""
+    """Return the hub id of a Qwen model, which follows from its size; None for any other model."""
     qwen = re.fullmatch(r"qwen-?([\d.]+)-([\d.]+)b(-instruct)?", name.lower())
     if qwen is None:
         return None
@@ -326,13 +333,13 @@ def hub_id_of(name: str) -> str | None:
 
 
 def _take_ranks(typed: TypedLine, key: str, value: str) -> None:
-    """Take a number of GPUs or machines; `T4` is the kind of one GPU."""
+    """Read a number of GPUs or machines. A kind of GPU, such as `T4`, counts as one GPU."""
     if value.isdigit():
         typed.overrides[key] = value
         return
-    meant = explain_value(key, value)
-    if meant is not None:
-        typed.overrides[key] = str(meant.actions[0]).partition("=")[2]
+    cure = explain_value(key, value)
+    if cure is not None:
+        typed.overrides[key] = str(cure.actions[0]).partition("=")[2]
     elif re.fullmatch(r"\d(,\d)+", value):
         typed.overrides[key] = str(len(value.split(",")))
     else:
@@ -341,19 +348,19 @@ def _take_ranks(typed: TypedLine, key: str, value: str) -> None:
 
 
 def _own_value(key: str, value: str) -> str:
-    """Return a value of launch's own key as launch has it."""
+    """Return a value of launch's own key as launch writes it."""
     if key == "gpus" and not value.isdigit():
         ranks = TypedLine()
         _take_ranks(ranks, key, value)
         return ranks.overrides[key]
-    meant = explain_value(key, value)
-    if meant is not None and meant.actions[0].sets:
-        changed_key, _, changed = meant.actions[0].sets[0].partition("=")
+    cure = explain_value(key, value)
+    if cure is not None and cure.actions[0].sets:
+        changed_key, _, changed = cure.actions[0].sets[0].partition("=")
         return changed if changed_key == key else value
     return value
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Return a name in lower case, with `_` between its words; the dots stay."""
     return re.sub(r"[^\w.]+", "_", name.strip("-+~")).strip("_").lower()
 
@@ -364,17 +371,19 @@ def _own_key(written: str) -> str | None:
     if key in ("sweep", "restart", "detach", "pipeline"):
         return key
     if "." not in key:
-        key = _plain(key)
+        key = _normalize_name(key)
     is_own = key in GROUPS or find_hint(RootConfig, key) is not None
     return key if is_own and key != "recipe" else None
 
 
-def _canonical(written: str) -> str:
-    """Return the name of any tool that is meant: the last part of a dotted one, or the nearest."""
-    plain = _plain(written)
+def _find_setting(written: str) -> str:
+    """Return the setting for a name: the last part of a dotted name, or the nearest name of any
+    tool.
+    """
+    plain = _normalize_name(written)
     if is_of_separate_model(plain):
         return plain.replace(".", "_")
-    known = _known()
+    known = _known_settings()
     for name in (plain.replace(".", "_"), plain.rpartition(".")[2]):
         if name in known:
             return name
@@ -383,8 +392,8 @@ def _canonical(written: str) -> str:
 
 
 @cache
-def _known() -> frozenset[str]:
-    """Return every name of a setting that is understood."""
+def _known_settings() -> frozenset[str]:
+    """Return every name of a setting that is known."""
     names = {*known_names(), *_METHOD_NAMES, *_FILE_NAMES, *_ON_SLURM, *_DRY}
     for row in KINDS.values():
         if row.trainer:

@@ -1,4 +1,4 @@
-"""Reads a value of a typed line as it was meant: a number in words, with a comma or a `k`, a list, a sweep."""
+"""Reads a value of a typed line: a number in words, with a comma or a `k`, a list, or a sweep."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _parse(text: str) -> Any:
 
 
 def is_sweep(value: Any) -> bool:
-    """Return whether a value is several numbers, of which each is a run."""
+    """Return whether a value is several numbers, each for a run of its own."""
     return isinstance(value, str) and _LIST_OF_NUMBERS.fullmatch(value) is not None
 
 

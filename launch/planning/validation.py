@@ -19,7 +19,7 @@ _EXAMPLE = f"for example {KEY}=0.02, or '{KEY}=[{{name: NAME, share: 0.02}}]'"
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """A share of the rows of one data set, which is evaluated on by itself."""
+    """A share of the rows of one data set, whose loss is measured separately."""
 
     name: str  # of the data set, as data.mix has it
     share: float

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
+from launch.config.schema import RootConfig
 from launch.errors import refusal
 from launch.external import wait_until
 from launch.worker.finding import Fix
@@ -76,19 +76,19 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
     return allocation
 
 
-def fit_line(line: CommandLine, composed: Composed, allocation: Allocation) -> Composed:
-    """Compose the line of a job that Slurm starts with another number of nodes than was submitted.
+def fit_line(line: CommandLine, config: RootConfig, allocation: Allocation) -> CommandLine:
+    """Return the line of a job with the number of nodes that Slurm has allocated to it.
 
-    The run is resumed at that width if its training is the same there, by the identity in
-    LAUNCH_TRAINING; the batch script of a run that is bound to its width does not set it. Raises
-    UserError.
+    `config` is the composed configuration of the line. A run whose script sets LAUNCH_TRAINING, the
+    identity of its training, is resumed at another width if that identity is the same there. The
+    script of a run that is bound to its width does not set it, and its line is returned as it is.
+    Raises UserError.
     """
     nodes = len(allocation.hosts)
-    config = composed.config
     if config.nodes == nodes or config.cache_only or TRAINING not in os.environ:
-        return composed
+        return line
     _, rest = line.pop_overrides(("nodes",))
-    return compose_once(replace(rest, argv=(*rest.argv, f"nodes={nodes}")))
+    return replace(rest, argv=(*rest.argv, f"nodes={nodes}"))
 
 
 def check_shared(allocation: Allocation, seconds: float = _FILE_DELAY) -> None:

@@ -1,7 +1,7 @@
 """The cluster's partitions, and what they forbid a job although `sbatch --test-only` accepts it.
 
 Slurm lets a job wait for ever whose partition is down, or does not admit its account, its QOS or
-its time limit. Whatever else is impossible it refuses by itself.
+its time limit. It refuses any other impossible job itself.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _admission_problems(
     sbatch accepts a job whose account may not, and the job waits for ever.
     """
     name = partition.name
-    # sbatch takes the account and the QOS from here first.
+    # These variables take precedence over the cluster's settings.
     if os.environ.keys() & {"SBATCH_ACCOUNT", "SBATCH_QOS"}:
         return
     if _has_option(cluster, "--account", "-A", "--qos", "-q"):

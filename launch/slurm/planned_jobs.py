@@ -30,6 +30,7 @@ from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder
 from launch.slurm.script import BatchScript, render_sbatch
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
+from launch.worker.wording import count_of
 
 _NODE_KEYS = ("cluster.heartbeat", "cluster.requeues", "cluster.retries", "cluster.warn_before")
 _EXPORTED_FOLDERS = (USER_DIR_VARIABLE, "OPEN_INSTRUCT_DIR")  # the plan depends on them
@@ -80,7 +81,7 @@ def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: 
     if plan.training_identity is not None:  # Slurm may start it again with fewer nodes
         exports["LAUNCH_TRAINING"] = plan.training_identity
     width = plan.parallel.width
-    nodes = "1 node" if width.nodes == 1 else f"{width.nodes} nodes"
+    nodes = count_of(width.nodes, "node")
     device = "GPUs" if width.device == Device.cuda else "CPU processes"
     run_script = BatchScript(
         name=re.sub(r"[^\w.-]", "_", f"{plan.stage}-{plan.name}"),

@@ -6,7 +6,6 @@ jobs, of the tasks of arrays and after requeues.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launch.digests import digest_text
 from launch.errors import refusal
 from launch.external import wait_until
 from launch.slurm.slurm_cli import SHORT_TIMEOUT, parse_duration, query_slurm, run_once, try_command
@@ -167,7 +167,7 @@ def _parse_jobs(squeue_output: str) -> Iterator[QueuedJob]:
 
 def folder_tag(folder: Path) -> str:
     """Return the tag of a job folder, the same under each of the folder's names."""
-    return f"launch:{hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:12]}"
+    return f"launch:{digest_text(os.path.realpath(folder))[:12]}"
 
 
 def find_tag(comment: str) -> str:

@@ -107,7 +107,7 @@ def _write_mailbox(mailbox: Path, line: str) -> None:
 def requeue(
     allocation: Allocation, script: Path, lost_host: str | None = None
 ) -> tuple[bool, list[str]]:
-    """Requeue the job from here, whose batch script was lost with its node, without `lost_host`.
+    """Requeue the job from this node without `lost_host`: the batch script was lost with its node.
 
     Returns whether Slurm accepted, and the messages about it. `script` is the job's batch script,
     with its #SBATCH options. From then on Slurm ends the processes of this job, this one too.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from launch.config.schema import Device
+from launch.digests import digest_text
 from launch.errors import refusal
 from launch.execution.caches import find_tokenized_data, supports_cache_pass
 from launch.slurm.jobs import JobFolder
@@ -46,7 +46,7 @@ class SubmissionStep:
         if not self.is_array:
             return self.jobs[0].folder
         folders = [str(job.folder.path) for job in self.jobs]
-        name = hashlib.sha256("\n".join(folders).encode()).hexdigest()[:8]
+        name = digest_text("\n".join(folders))[:8]
         runs, _ = self.jobs[0].folder.place
         return replace(JobFolder.of(Path(runs), "arrays", name), file="array.sbatch")
 

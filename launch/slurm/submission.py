@@ -188,7 +188,9 @@ def check_script(step: SubmissionStep, *, allowed: bool) -> None:
 
 
 def _may_nodes_return() -> bool:
-    """Return whether nodes that a job needs may only be away, as far as Slurm shows."""
+    """Return whether Slurm shows absent nodes, such as drained ones, that the job may be waiting
+    for.
+    """
     # By node: a list by partition also has those without such a node.
     argv = ["sinfo", "--all", "--Node", "--noheader", "--format=%N", f"--states={_ABSENT_NODES}"]
     output = try_command(argv)

@@ -106,8 +106,9 @@ def _describe_dry_run(steps: Sequence[SubmissionStep]) -> Iterator[str]:
     """Yield the sbatch command of each step, and what its script takes from this machine."""
     if not steps:  # every run is done
         return
-    count = "1 batch script was" if len(steps) == 1 else f"{len(steps)} batch scripts were"
-    yield f"nothing was submitted (dry_run=true): {count} written"
+    scripts = count_of(len(steps), "batch script")
+    verb = "was" if len(steps) == 1 else "were"
+    yield f"nothing was submitted (dry_run=true): {scripts} {verb} written"
     for step in steps:
         names = ", ".join(job.name for job in step.jobs)
         after = [f"<job of {steps[earlier].jobs[0].name}>" for earlier in step.after]
@@ -121,7 +122,7 @@ def _describe_dry_run(steps: Sequence[SubmissionStep]) -> Iterator[str]:
 
 def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
     count = job.script.width.nodes
-    nodes = "1 node" if count == 1 else f"{count} nodes"
+    nodes = count_of(count, "node")
     time = "no time limit" if record.time_limit == "UNLIMITED" else record.time_limit
     restarts = Restarts.of(job, record)
     return f"{time} on {nodes} of partition {record.partition}, {restarts}"
@@ -141,12 +142,13 @@ def describe_worst_loss(job: PlannedJob, restarts: Restarts) -> str:
         why_no_checkpoint = "it writes no checkpoints"
     elif steps is not None and steps <= interval:
         why_no_checkpoint = f"it ends after {count_of(steps, 'step')} and has no checkpoint before"
-    if why_no_checkpoint:
+    if why_no_checkpoint or interval is None:
         return (
             f"all of the run is repeated after the loss of a node: {why_no_checkpoint}; "
             "set recipe.checkpoint_steps"
         )
-    repeated = "1 step is repeated" if interval == 1 else f"{interval} steps are repeated"
+    verb = "is" if interval == 1 else "are"
+    repeated = f"{count_of(interval, 'step')} {verb} repeated"
     every = f"(a checkpoint every {interval})"
     if not restarts.after_lost_node:
         return (

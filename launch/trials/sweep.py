@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from launch.config.compose import Composed, map_all
@@ -27,7 +27,6 @@ from launch.trials.trial import Runner, finish_trial, refuse_failing_preflight, 
 class SweepRun(TrialRun):
     """The whole run of one combination, in the folder that `run` would give it."""
 
-    composed: Composed = field(kw_only=True)
     overrides: Sequence[str] = ()  # the run's overrides that not all runs have
     was_done: bool = False  # whether an earlier call finished it
 
@@ -97,13 +96,13 @@ class SweepRecord(TrialRecord[SweepRun]):
 
 
 def run_sweep(
-    configurations: Sequence[Composed], display: Display, run_one: Callable[[Composed], int]
+    configurations: Sequence[Composed], display: Display, run_one: Callable[[Plan], int]
 ) -> tuple[SweepRecord, int]:
-    """Run every configuration to its end, one after another; `run_one` runs one as the verb `run`
-    does.
+    """Run every configuration to its end, one after another; `run_one` runs a plan as the verb
+    `run` does.
 
-    All runs are planned and checked before the first one starts. A failed run does not keep the next
-    one from starting; an interrupt ends the sweep.
+    All runs are planned and checked before the first one starts, and run as they were planned. A
+    failed run does not keep the next one from starting; an interrupt ends the sweep.
 
     Returns the record and the exit code: 0 all are done, 130 interrupted, else that of the first
     run that failed.
@@ -119,7 +118,7 @@ def run_sweep(
             number = record.runs.index(run) + 1
             overrides = " ".join(run.overrides)
             display.say(f"run {number} of {len(record.runs)}: {overrides}")
-            run_one(run.composed)
+            run_one(run.plan)
 
         runner = Runner(record, display, start, reuse=False, raises=False)
         for run in record.runs:
@@ -160,7 +159,6 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
         runs[planned.identity] = SweepRun(
             label,
             planned,
-            composed=composed,
             overrides=differing,
             was_done=is_finished(planned),
         )

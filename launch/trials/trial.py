@@ -65,7 +65,7 @@ def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> 
     return rest.with_overrides(*overrides)
 
 
-# Overrides of each short run, which only measures and writes nothing outside of its folder.
+# Overrides of each short run, which only measures and writes nothing outside its folder.
 PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
 
 

@@ -9,7 +9,6 @@ machine without any. The text of another version is used as it is.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launch.digests import digest_text
 from launch.files import load_json, read_file, write_exact
 from launch.host.interpreter import installed_version
 from launch.upstream.pin.lock import DATA
@@ -59,11 +59,6 @@ def find_template_files(packages: Sequence[Path]) -> list[Path]:
     for folder in packages:
         files += sorted((folder / _IN_TRL).glob(f"*{SUFFIX}"))
     return files
-
-
-def digest_text(text: str) -> str:
-    """Return the digest of a text: sixteen hex digits."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def has_marks(text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 # remove it or rewrite it (trl/chat_templates/qwen3.jinja, deepseekv3.jinja, gemma4.jinja).
 _ENDS_OF_THINKING = ("</think>", "<channel|>", "<|END_THINKING|>", "[/THINK]", "</thinking>")
 _STARTS_OF_THINKING = ("<think>", "<|channel>", "<|START_THINKING|>", "[THINK]", "<thinking>")
-# Keys of a message that have findings of their own, or that no template is meant to render.
+# Keys of a message that have findings of their own, or that no template should render.
 _OTHER_KEYS = frozenset(
     ("role", "content", "tool_calls", "name", "id", "tool_call_id", "weight", "train")
 )
@@ -164,7 +164,7 @@ def _contains_answer(trained: str, expected: str, part: str, rendered: str) -> b
 
 
 def contains_text(text: str, expected: str) -> bool:
-    """Whether a decoded text contains another one, apart from white space."""
+    """Whether a decoded text contains another one; white space is ignored."""
     return squeeze(expected) in squeeze(text)
 
 

@@ -28,7 +28,7 @@ STATE = (
 )
 # The settings that are checked before the first optimizer step (launch/worker/evidence).
 EVIDENCE = (
-    "liger",  # the required kernels with commas, as far as Liger has them for the model
+    "liger",  # the required kernels with commas, without those that Liger lacks for the model
     "packing",
     "global_batch",  # samples of one optimizer step over all ranks: "128 samples"
     "global_tokens",  # tokens of such a step, padding included: "1048576 tokens"

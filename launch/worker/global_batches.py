@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import columns
-from .dealing import BatchLoad, compute_load, deal, fill_epoch, micro_batch_cost
 from .hooks import replaces
+from .length_balancing import (
+    BatchLoad,
+    balance_by_length,
+    compute_load,
+    fill_epoch,
+    micro_batch_cost,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class StepLoad:
     """The load of one optimizer step, in upstream's order and as assigned to the ranks."""
 
     upstream: BatchLoad
-    dealt: BatchLoad
+    balanced: BatchLoad
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,9 @@ class GlobalBatchSampler:
                 continue
             upstream = self._load(lengths)
             if self.balanced:
-                slots = deal(lengths, layout.ranks, layout.per_device, padded=layout.padded)
+                slots = balance_by_length(
+                    lengths, layout.ranks, layout.per_device, padded=layout.padded
+                )
                 samples = [samples[slot] for slot in slots]
                 lengths = [lengths[slot] for slot in slots]
             own_batches = self._own_batches(samples, lengths)[skipped:]

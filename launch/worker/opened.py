@@ -91,7 +91,7 @@ def _state_of(status: os.stat_result) -> FileState:
 def is_same_file(state: Sequence[object], other: Sequence[object]) -> bool:
     """Return whether two states, which different machines may have seen, are of the same content.
 
-    Each machine numbers the devices of network file systems by itself. No other file has the same
+    Each machine has its own numbers for the devices of network file systems. No other file has the same
     inode and the same times to the nanosecond, the second of which nobody can set.
     """
     return state[1:] == other[1:]

@@ -168,7 +168,7 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
 
 
 @cache
-def _own_function(name: str) -> Callable[..., Any]:
+def _load_function(name: str) -> Callable[..., Any]:
     """Load FUNCTION of PATH.py, with the file's folder on the import path."""
     path, _, function = name.rpartition(":")
     module_name = Path(path).stem
@@ -204,7 +204,7 @@ def _score(call: Mapping[str, Any]) -> Any:
     if isinstance(call["prompt"], list):  # a chat
         completion = [{"role": "assistant", "content": completion}]
     lists = {key: [value] for key, value in columns.items() if key not in _CALL_FIELDS}
-    returned = _own_function(name)(
+    returned = _load_function(name)(
         prompts=[call["prompt"]],
         completions=[completion],
         completion_ids=[call["completion_ids"]],
@@ -265,7 +265,7 @@ def _load(call: Mapping[str, Any]) -> dict[str, Any]:
             if call["upstream"]:
                 upstream_verifiers()
             elif is_own(name):
-                _own_function(name)
+                _load_function(name)
             for module in _MODULES.get(name, ()):
                 with contextlib.suppress(ImportError, LookupError):
                     importlib.import_module(module)

@@ -9,9 +9,18 @@ def count_of(number: int, noun: str) -> str:
     >>> count_of(1, "step"), count_of(2, "forward pass")
     ('1 step', '2 forward passes')
     """
+    return f"{number} {noun_for(number, noun)}"
+
+
+def noun_for(number: int, noun: str) -> str:
+    """Return the noun in the singular for 1, and in the plural for any other number.
+
+    >>> noun_for(1, "step"), noun_for(2, "step"), noun_for(0, "forward pass")
+    ('step', 'steps', 'forward passes')
+    """
     if number == 1:
-        return f"1 {noun}"
-    return f"{number} {noun}es" if noun.endswith("s") else f"{number} {noun}s"
+        return noun
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def describe_error(error: BaseException) -> str:

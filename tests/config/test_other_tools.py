@@ -15,12 +15,13 @@ from launch import resources
 from launch.commands.verbs import VISIBLE
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
+from launch.config.other_commands import load_verbs
 from launch.config.other_tools import (
     OTHER_TOOLS,
     OtherToolKey,
     explain_like,
     explain_name,
-    load_table,
+    load_rows,
 )
 from launch.errors import UserError
 from launch.worker.finding import Action
@@ -85,7 +86,7 @@ def test_the_answer_to_each_name_is_one_hop_away(stage: str) -> None:
     """A line has the names of all tools, and a problem for each."""
     names = {
         name: VALUES.get(row.topic, "16")
-        for row in load_table()[0]
+        for row in load_rows()
         for name in row.names
         if row.topic.startswith("DPO") == (stage == "dpo")
     }
@@ -139,7 +140,7 @@ def test_every_key_that_launch_has_not_is_named_at_once() -> None:
 
 
 def test_every_other_verb_is_one_here_and_no_word_is_a_verb_itself() -> None:
-    verbs = load_table()[1]
+    verbs = load_verbs()
     assert set(verbs.values()) <= set(VISIBLE) and not set(verbs) & set(VISIBLE)
 
 
@@ -165,14 +166,14 @@ def test_first_words(argv: list[str], answer: str) -> None:
 
 def test_no_name_is_in_two_rows_but_those_of_one_thing() -> None:
     answers: dict[str, set[str]] = {}
-    for row in load_table()[0]:
+    for row in load_rows():
         for name in row.names:
             answers.setdefault(name, set()).add(row.topic)
     assert {name: topics for name, topics in answers.items() if len(topics) > 1} == {}
 
 
 def test_every_name_has_an_answer() -> None:
-    rows = load_table()[0]
+    rows = load_rows()
     assert [
         row.topic for row in rows if row.names and not (row.set or row.values or row.instead)
     ] == []
@@ -182,13 +183,13 @@ def test_a_row_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table.yaml"
     file.write_text("verbs: {}\nrows:\n  - {topic: x, nmae: [a]}\n", encoding="utf-8")
     with pytest.raises(TypeError, match="nmae"):
-        load_table(file)
+        load_rows(file)
 
 
 def render_table() -> str:
     """Return the Markdown table of docs/how-to/from-other-tools.md."""
     lines = ["| | here | axolotl | TRL (CLI, 1.16) | LLaMA-Factory |", "|---|---|---|---|---|"]
-    for row in load_table()[0]:
+    for row in load_rows():
         names = (getattr(row, tool) for tool in OTHER_TOOLS)
         cells = [
             cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell)
@@ -214,9 +215,9 @@ def test_the_page_has_the_table(pytestconfig: pytest.Config) -> None:
 
 
 def test_a_line_needs_no_table_unless_a_name_is_unknown() -> None:
-    load_table.cache_clear()
+    load_rows.cache_clear()
     compose_once(CommandLine("plan", False, ("stage=sft",)))
-    assert load_table.cache_info().misses == 0
+    assert load_rows.cache_info().misses == 0
 
 
 NUMBER = OtherToolKey("a number", set="recipe.x={value}")

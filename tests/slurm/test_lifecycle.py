@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.config.compose import compose_once
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, UserError
 from launch.execution.record.outcome import read_outcome
@@ -90,8 +91,8 @@ def test_a_job_that_gets_fewer_nodes_trains_the_same_with_them(
         monkeypatch.setenv(name, value)
     allocation = replace(ALLOCATION, hosts=HOSTS[:nodes])
     line = CommandLine("node", False, (*words, *changes))
-    stage = fit_line(line, composed(*words, *changes), allocation)
-    plan = build_plan(stage, fixed_machine(tmp_path))
+    fitted_line = fit_line(line, composed(*words, *changes).config, allocation)
+    plan = build_plan(compose_once(fitted_line), fixed_machine(tmp_path))
     problems = []
     try:
         _check_start(plan, allocation, plan.parallel.width.nodes)

@@ -17,7 +17,7 @@ from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
-from launch.planning.build import plan_on_this_machine
+from launch.planning.plan import Plan
 from launch.trials.record import State
 from launch.trials.sweep import SweepRecord, plan_sweep, run_sweep
 from launch.worker.finding import Finding
@@ -79,7 +79,7 @@ def _configurations(*words: str) -> tuple[Composed, ...]:
 
 
 def swept(
-    home: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[Composed], int], *words: str
+    home: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[Plan], int], *words: str
 ) -> tuple[SweepRecord, int]:
     monkeypatch.chdir(home)
     monkeypatch.setattr(
@@ -88,13 +88,13 @@ def swept(
     return run_sweep(_configurations(*words), PlainDisplay(io.StringIO()), run)
 
 
-def leaving(outcome: Outcome = DONE, **of_seed: Outcome) -> Callable[[Composed], int]:
+def leaving(outcome: Outcome = DONE, **of_seed: Outcome) -> Callable[[Plan], int]:
     """A run that is made up; `of_seed` are the outcomes of other seeds, `s2` that of 2."""
 
-    def run(composed: Composed) -> int:
-        ended = of_seed.get(f"s{composed.config.recipe.seed}", outcome)
+    def run(plan: Plan) -> int:
+        ended = of_seed.get(f"s{plan.config.recipe.seed}", outcome)
         leave_run(
-            plan_on_this_machine(composed),
+            plan,
             ended,
             steps([3.0, 2.9, 2.8][: ended.steps]),
         )
@@ -124,6 +124,20 @@ def test_all_are_run_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert code == 0 and again.folder == record.folder and all(run.reused for run in again.runs)
 
 
+def test_every_run_is_the_one_that_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that changes while an earlier run trains gives no later run another folder."""
+    taken: list[Plan] = []
+
+    def run(plan: Plan) -> int:
+        taken.append(plan)
+        return leaving()(plan)
+
+    record, _ = swept(tmp_path, monkeypatch, run, "recipe.seed=1,2")
+    assert [run.plan for run in record.runs] == taken and len(taken) == 2
+
+
 def test_a_run_that_fails_ends_no_other_and_an_interrupt_ends_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,10 +153,10 @@ def test_a_run_that_fails_ends_no_other_and_an_interrupt_ends_the_sweep(
 def test_a_run_that_cannot_start_is_reported_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(composed: Composed) -> int:
-        if composed.config.recipe.seed == 1:
+    def run(plan: Plan) -> int:
+        if plan.config.recipe.seed == 1:
             raise UserError(Finding.error("gpus_busy", "GPU 0 is held", None, "wait"))
-        return leaving()(composed)
+        return leaving()(plan)
 
     record, code = swept(tmp_path, monkeypatch, run, "recipe.seed=1,2")
     assert code == 1 and [run.state for run in record.runs] == [State.failed, State.done]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launch.digests import digest_text
 from launch.upstream.trl_templates import (
     TemplateFinder,
-    digest_text,
     load_templates,
     staged_name,
 )

@@ -1,5 +1,5 @@
-"""What the run's record gets of a dealing: figures of each logged step, evidence each time their
-number doubled.
+"""What the run's record gets of batches balanced by length: figures of each logged step, and
+evidence each time their number doubled.
 """
 
 from __future__ import annotations

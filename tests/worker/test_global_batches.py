@@ -192,6 +192,6 @@ def test_the_load_of_each_step_is_told() -> None:
     batches.on_step = loads.append
     list(loader)
     assert len(loads) == 4
-    assert any(step.dealt.waited < step.upstream.waited for step in loads)
-    assert all(step.dealt.waited <= step.upstream.waited for step in loads)
-    assert all(step.dealt.tokens == step.upstream.tokens for step in loads)
+    assert any(step.balanced.waited < step.upstream.waited for step in loads)
+    assert all(step.balanced.waited <= step.upstream.waited for step in loads)
+    assert all(step.balanced.tokens == step.upstream.tokens for step in loads)

@@ -34,7 +34,7 @@ def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanRes
     """Find the commands in the recipes of a Makefile that starts on line `first`.
 
     Each line of a recipe has its own shell. A variable that is assigned once, under no condition,
-    is substituted; others stay unknown. A trainer that is named outside of the recipes is not
+    is substituted; others stay unknown. A trainer that is named outside the recipes is not
     followed.
     """
     lines = list(logical_lines(text))
@@ -80,7 +80,7 @@ def _recipe_command(line: str, is_makefile: bool) -> str | None:
 def _names_unfollowed_trainer(
     parts: Sequence[str], variables: Mapping[str, str], text: str
 ) -> bool:
-    """Return True if a line outside of the recipes names a trainer, but not in a variable's value.
+    """Return True if a line outside the recipes names a trainer, but not in a variable's value.
 
     The value of a variable that is substituted is followed in the recipes.
     """

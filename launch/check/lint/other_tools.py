@@ -1,4 +1,4 @@
-"""Recognises the file of another tool that trains, and gives the line that it is here."""
+"""Recognises a training file of another tool, and gives the equivalent command of launch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from launch.worker.finding import Fix
 def find_other_tool(
     path: Path, documents: Iterable[Node], explicit: bool
 ) -> tuple[LintFinding, bool] | None:
-    """Return what the file of another tool is in launch, and whether its keys are flags of a trainer
-    as well, as those of TRL's are; None for every other file.
+    """Return the equivalent of another tool's file in launch, and whether its keys are flags of a
+    trainer too, as those of TRL's files are; None for any other file.
 
-    The line is planned where the user has named the file; in a folder, the command that plans it is
-    named.
+    The command is planned if the user has named the file. For a file in a folder, the finding names
+    the command that plans it.
     """
     for document in documents:
         if not isinstance(document, Mapping):

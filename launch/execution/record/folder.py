@@ -169,7 +169,7 @@ def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
     changes.
 
     `must_hold` is a path below the top, without which this is another repository. Without git, or
-    outside of a repository, `commit` is None and `why` gives the reason.
+    outside a repository, `commit` is None and `why` gives the reason.
     """
     unknown: dict[str, Any] = {"commit": None, "dirty": None}
     git = ["git", "--no-optional-locks", "-C", str(folder)]

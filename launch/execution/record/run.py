@@ -42,6 +42,7 @@ from launch.files import (
 )
 from launch.planning.find_runs import run_name
 from launch.worker.finding import Finding
+from launch.worker.wording import noun_for
 
 _RECENT_STEPS = 20  # the median of their durations gives the time left
 _TAIL = 1 << 16  # bytes at the end of metrics.jsonl in which the recent steps are
@@ -306,7 +307,7 @@ def count_unreadable(name: str, count: int) -> str | None:
     """Return the sentence about the lines of a file that could not be read; None without any."""
     if not count:
         return None
-    lines = "1 line" if count == 1 else f"{count:,} lines"
+    lines = f"{count:,} {noun_for(count, 'line')}"
     return f"{lines} of {name} could not be read and are left out"
 
 

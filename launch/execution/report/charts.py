@@ -36,7 +36,7 @@ class Line:
     def describe_at(self, step: int) -> str:
         """Return the value at `step`, or the value before it together with its step.
 
-        The text is empty outside of the curve.
+        The text is empty outside the curve.
         """
         index = bisect_right(self.points, step, key=lambda point: point[0]) - 1
         if index < 0 or step > self.points[-1][0]:

@@ -39,7 +39,7 @@ def conclude(
 ) -> RunEnd:
     """Decide how the `run` ended, which is done if nothing else is known.
 
-    `status`: the launcher's exit status, None if the run was ended from here. `interrupted`: the
+    `status`: the launcher's exit status, None if this process ended the run. `interrupted`: the
     name of the signal by which the user ended it. `removed`: the run folder, if it was removed
     while the run wrote to it. `server_failure`: what the server beside the ranks did, if that ended
     the run.

@@ -163,7 +163,7 @@ def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of a GPU and its links, as far as the time of a step depends on them."""
+    """The rates of a GPU and its links that determine the time of a step."""
 
     matrix: float  # FLOP/s of a layer's matrices
     masked: float  # FLOP/s of attention over a whole row x row mask
@@ -177,8 +177,8 @@ class Rates:
     expandable: float  # the factor on `sharded_layer` with expandable segments
     # Seconds without overlap for a layer's gradients in each micro batch under ZeRO 1 and 2.
     reduced_layer: float
-    step: float  # seconds of a step outside of the micro batches, without ZeRO
-    sharded_step: float  # seconds of a step outside of the micro batches, with ZeRO
+    step: float  # seconds of a step outside the micro batches, without ZeRO
+    sharded_step: float  # seconds of a step outside the micro batches, with ZeRO
     varying: float  # seconds of each micro batch whose length differs from the one before it
     # Additional seconds of each micro batch of one sample if samples vary; the cause is not known.
     single_sample: float

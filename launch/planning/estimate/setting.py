@@ -1,4 +1,4 @@
-"""One training setting, as far as memory and time depend on it, and the size of its micro batches."""
+"""The part of a training setting that memory and time depend on, and the size of its micro batches."""
 
 from __future__ import annotations
 

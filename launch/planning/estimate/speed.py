@@ -209,7 +209,7 @@ def planned_steps(plan: Plan) -> int | None:
 
 @dataclass(frozen=True)
 class TimeForecast:
-    """The predicted time of a training, as far as it is known."""
+    """The predicted time of a training; unknown parts are None."""
 
     seconds: float | None = None  # of all steps
     step: float | None = None  # seconds of a step

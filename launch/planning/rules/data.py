@@ -19,6 +19,7 @@ from launch.rules.code import failed, warned
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.evidence import FEW_STEPS
 from launch.worker.finding import Finding, Fix
+from launch.worker.wording import count_of
 
 
 @plan_rule("path_wildcards")
@@ -197,7 +198,7 @@ def steps_are_more_than_a_smoke_test(plan: Plan) -> Iterator[Finding]:
     steps = planned_steps(plan)
     if steps is None or steps > FEW_STEPS:
         return
-    number = "1 optimizer step" if steps == 1 else f"{steps} optimizer steps"
+    number = count_of(steps, "optimizer step")
     message = (
         f"nothing can be learnt in {number}: a warm-up begins at a learning rate of 0; the run "
         "proves everything else"

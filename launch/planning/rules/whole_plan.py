@@ -17,6 +17,7 @@ from launch.planning.tuned_overlay import find_differences
 from launch.rules.code import warned
 from launch.upstream.rules.values import unverified_message
 from launch.worker.finding import Finding, Fix
+from launch.worker.wording import count_of
 
 _GIB = 1 << 30
 # Relative difference of two numbers of parameters that is tolerated. Biases and further norms, which
@@ -82,7 +83,7 @@ def visible_gpus_are_used(plan: Plan) -> Iterator[Finding]:
     leaves_idle = plan.origins.of("gpus").where is not None and len(visible) > width.local
     is_other_width = bool(visible) and len(visible) != width.local and not leaves_idle
     if is_other_width and width.device == Device.cuda:
-        count = f"{len(visible)} GPU{'s' if len(visible) > 1 else ''}"
+        count = count_of(len(visible), "GPU")
         message = f"it lists {count}, and the plan has {width.local} on each machine"
         yield warned(message, Fix.of("set {0}", f"gpus={len(visible)}"), "CUDA_VISIBLE_DEVICES")
 

@@ -139,7 +139,7 @@ def _run(
         before = last_checkpoint(node.plan) if node.is_first else None
         signals.choose_delay = partial(choose_end_delay, node, before)
         code = _run_ranks(node)
-        if code == EXIT_DONE:  # from here on nothing that other nodes do changes it
+        if code == EXIT_DONE:  # no other node can change this outcome
             _end_job(allocation, code, _PATIENCE)
         failure = _failure_of(node, code)
     except UserError as error:

@@ -36,7 +36,7 @@ from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
 SIDES = ("A", "B")
-SHORT = tuple(vars(BenchConfig()))  # the options that stand for keys of the node `bench`
+SHORT = tuple(vars(BenchConfig()))  # short names of the keys of the node `bench`
 # Keys that are set before the first `--`, because they belong to the whole bench.
 _COMMON = (*SHORT, "name", "runs", "cache", "restart", "allow")
 SEPARATOR = "--"

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from launch import resources
-from launch.config.compose import Composed, compose_once, map_all
+from launch.config.compose import compose_once, map_all
 from launch.config.line import CommandLine
 from launch.config.schema import Device
-from launch.config.trials import Then
+from launch.config.trials import RolloutConfig, Then
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner
@@ -84,9 +84,13 @@ def run_rollout(
     return record, code
 
 
+def _compose_options(line: CommandLine) -> RolloutConfig:
+    return compose_once(line).config.rollout
+
+
 def plan_rollout(
     request: RolloutRequest,
-    compose: Callable[[CommandLine], Composed] = compose_once,
+    compose_options: Callable[[CommandLine], RolloutConfig] = _compose_options,
     plan: Callable[[CommandLine], Plan] = plan_probe,
 ) -> RolloutRecord:
     """Plan the short run of every width in a folder of the rollout, <runs>/<stage>/rollout-<id>.
@@ -94,7 +98,7 @@ def plan_rollout(
     Raises UserError with the problems of all widths, each problem once.
     """
     narrowest_line = request.stage_line(request.widths[0])
-    at_one = compose(narrowest_line).config.rollout.parallel_at_one
+    at_one = compose_options(narrowest_line).parallel_at_one
     plans = map_all(request.widths, lambda width: plan(request.stage_line(width, at_one)))
     first = plans[0]
     config = first.config

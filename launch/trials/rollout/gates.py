@@ -1,4 +1,4 @@
-"""The gates of a rollout that judge a width by itself."""
+"""The gates of a rollout that judge one width alone."""
 
 from __future__ import annotations
 

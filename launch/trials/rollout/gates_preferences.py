@@ -1,4 +1,4 @@
-"""The gates of a rollout that judge a width of DPO or KTO by itself: its reference and rewards."""
+"""The gates of a rollout that judge one width of DPO or KTO alone: its reference and rewards."""
 
 from __future__ import annotations
 

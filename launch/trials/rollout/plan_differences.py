@@ -165,8 +165,8 @@ def _last_step(plans: Sequence[Plan]) -> PlanDifference | None:
 
 def _balanced_batches(plans: Sequence[Plan]) -> PlanDifference | None:
     """The best assignment of a global batch's samples depends on the ranks
-    (launch/worker/dealing.py). It does not change the loss of dpo_tune_cache.py, which is a mean over
-    pairs; the other DPO trainers have no balanced batches.
+    (launch/worker/length_balancing.py). It does not change the loss of dpo_tune_cache.py, which is
+    a mean over pairs; the other DPO trainers have no balanced batches.
     """
     config = plans[0].config
     weighted = config.recipe.loss_averaging in EQUAL_WEIGHTS

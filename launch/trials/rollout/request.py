@@ -12,7 +12,7 @@ from launch.errors import refusal
 from launch.trials.trial import expand_short_options, refuse_unsupported
 
 WIDTHS = ("gpus", "processes")
-SHORT = tuple(vars(RolloutConfig()))  # the options that stand for keys of the node `rollout`
+SHORT = tuple(vars(RolloutConfig()))  # short names of the keys of the node `rollout`
 _SUBMIT = "submit"
 _DRY_RUN = "dry_run"
 OWN_KEYS = (*WIDTHS, *SHORT, _SUBMIT, _DRY_RUN)

@@ -51,6 +51,7 @@ from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, i
 from launch.trials.tune.space import Candidate, build_space, extra_options
 from launch.trials.view import predictions_table
 from launch.worker.json_codec import to_json
+from launch.worker.wording import noun_for
 
 
 def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
@@ -164,12 +165,12 @@ def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
     """Raise UserError (too_few_samples) if the data has fewer samples than one step takes."""
     if lengths is None or lengths.samples >= plan.batch.global_:
         return
-    samples = f"{lengths.samples:,} sample{'' if lengths.samples == 1 else 's'}"
+    samples = f"{lengths.samples:,} {noun_for(lengths.samples, 'sample')}"
     message = f"the data has {samples} and one step takes {plan.batch.global_:,}"
     raise refusal("too_few_samples", message, "data", "use more data, or a smaller global batch")
 
 
-SHORT = tuple(vars(TuneConfig()))  # the options that stand for keys of the node `tune`
+SHORT = tuple(vars(TuneConfig()))  # short names of the keys of the node `tune`
 
 
 def read_tune_line(line: CommandLine) -> CommandLine:

@@ -120,7 +120,7 @@ class Candidate:
         return distance
 
 
-# The value of recipe.loss_averaging with which every token of the global batch weighs the same.
+# The value of recipe.loss_averaging with which every token of the global batch has the same weight.
 BY_TOKENS = LossAveraging.tokens.value
 _WORKERS = "dataloader_num_workers"  # flag of TRL's trainers
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
@@ -295,7 +295,7 @@ def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> SplitWeig
 def _same_micro_batches(candidate: Candidate, base: Candidate) -> bool:
     """Whether two settings with micro batches of one size group the same samples.
 
-    Balanced batches differ between padding and packing (launch/worker/dealing.py).
+    Balanced batches differ between padding and packing (launch/worker/length_balancing.py).
     """
     if candidate.per_device == 1:
         return True
@@ -403,7 +403,7 @@ def held_flags(plan: Plan) -> dict[str, Any]:
 def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
     """Return the flags of a recipe key that the user set; they take precedence over the recipe.
 
-    `key` is "" for a key outside of the recipe, which has no flags.
+    `key` is "" for a key outside the recipe, which has no flags.
     """
     if not key:
         return {}

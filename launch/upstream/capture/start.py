@@ -7,7 +7,6 @@ packages stay the same.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launch.digests import digest_text
 from launch.errors import refusal
 from launch.files import read_json_object, write_exact
 from launch.host.interpreter import installed_versions, package_folders
@@ -200,7 +200,7 @@ class _Script:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+    return digest_text(json.dumps(value))
 
 
 def _cache_folder() -> Path:

@@ -16,6 +16,7 @@ from launch.errors import refusal
 from launch.resources import IN_CLONE
 from launch.upstream.pin.lock import load_lock
 from launch.worker.finding import Finding
+from launch.worker.wording import count_of
 
 DIR_VARIABLE = "OPEN_INSTRUCT_DIR"
 DIR_KEY = "upstream.dir"
@@ -60,8 +61,8 @@ class Checkout:
             note = "" if self.commit else ", verified by its content (no .git),"
             return f"open-instruct at {pinned}{note} {place}"
         count = len(self.differing)
-        differ = "1 file differs" if count == 1 else f"{count} files differ"
-        difference = f"{differ} from the lock"
+        verb = "differs" if count == 1 else "differ"
+        difference = f"{count_of(count, 'file')} {verb} from the lock"
         names = ", ".join([*self.differing[:3], *(["..."] if count > 3 else [])])
         if self.commit is None:
             return (

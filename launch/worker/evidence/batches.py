@@ -293,7 +293,7 @@ def _find_packing(objects: TrainerObjects, collator: Any) -> str:
 
 
 def check_balanced(objects: TrainerObjects, first: ForwardInputs | None) -> Evidence:
-    """Return the evidence "balanced": whether a global batch is dealt by length."""
+    """Return the evidence "balanced": whether a global batch is distributed by length."""
     sampler = find_sampler(objects.dataloader)
     if sampler is None or not sampler.balanced:
         return Evidence("balanced", "false", "the sampler of the data loader")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .. import columns
-from ..dealing import fill_epoch
+from ..length_balancing import fill_epoch
 from ..wording import count_of
 from .batches import FLATTEN, NONE
 from .trainer_objects import TrainerObjects

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from ..dealing import fill_epoch
 from ..global_batches import find_sampler
+from ..length_balancing import fill_epoch
 from ..wording import count_of
 from . import Evidence
 from .trainer_objects import TrainerObjects, class_name
@@ -109,6 +109,24 @@ def deal_epoch(rows: int, seed: int) -> list[int]:
     return order
 
 
+def _rows_of_step(objects: TrainerObjects, *, seed: int, size: int, accumulation: int) -> list[int]:
+    """Return the row numbers of the next optimizer step over all ranks, by the seed.
+
+    `size`: the samples of a micro batch.
+    """
+    ranks = int(objects.accelerator.num_processes)
+    rows = len(objects.dataloader.dataset)
+    steps = max(1, -(-len(objects.dataloader) // accumulation))  # optimizer steps of an epoch
+    epoch, step = divmod(objects.step or 0, steps)
+    order = deal_epoch(rows, seed + epoch)
+    if deals_in_turn(objects.trainer):
+        order = list(range(rows))
+    filled = fill_epoch(order, ranks, size)
+    samples = accumulation * ranks * size
+    first = step * samples
+    return filled[first : first + samples]
+
+
 def _check_first_rows(
     objects: TrainerObjects, passed: Sequence[Tokens], requested: str
 ) -> Evidence:
@@ -117,17 +135,13 @@ def _check_first_rows(
     if arguments is None or not passed:
         return _unproven("no pass with tokens was seen", requested)
     size = int(arguments.per_device_train_batch_size)
-    accumulation = int(arguments.gradient_accumulation_steps)
-    ranks = int(objects.accelerator.num_processes)
     dataset = objects.dataloader.dataset
-    steps = max(1, -(-len(objects.dataloader) // accumulation))  # optimizer steps of an epoch
-    epoch, step = divmod(objects.step or 0, steps)
-    dealt = deal_epoch(len(dataset), int(requested) + epoch)
-    if deals_in_turn(objects.trainer):
-        dealt = list(range(len(dataset)))
-    order = fill_epoch(dealt, ranks, size)
-    first = step * accumulation * ranks * size
-    batch = order[first : first + accumulation * ranks * size]
+    batch = _rows_of_step(
+        objects,
+        seed=int(requested),
+        size=size,
+        accumulation=int(arguments.gradient_accumulation_steps),
+    )
     sampler = find_sampler(objects.dataloader)
     is_balanced = sampler is not None and sampler.balanced
     start = size * int(getattr(objects.accelerator, "process_index", 0))
@@ -136,8 +150,8 @@ def _check_first_rows(
     if halves is None:
         return _unproven("the rows of the data set have no tokens", requested)
     if is_balanced:
-        due = {tuple(document) for document in chain(*halves)}
-        holds = all(tuple(document) in due for document in passed)
+        documents_of_step = {tuple(document) for document in chain(*halves)}
+        holds = all(tuple(document) in documents_of_step for document in passed)
     else:
         seen = list(chain(*passed))
         all_documents = list(chain(*halves))

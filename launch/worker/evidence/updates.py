@@ -129,7 +129,7 @@ class Updates:
         return evidence
 
     def so_far(self) -> list[Evidence]:
-        """Return the evidence of the steps until now as far as it is proven.
+        """Return the evidence that the steps until now have proven.
 
         If no step is left after a checkpoint of these steps, a resumed run has only this evidence.
         """

@@ -21,7 +21,7 @@ _MAX_PENDING = 1000  # steps that wait to be logged; bounds the memory for a tra
 
 
 class BalanceReport:
-    """Reports the effect of the dealing, each time the number of logged steps has doubled."""
+    """Reports the effect of balancing by length, each time the number of logged steps has doubled."""
 
     def __init__(self, events: EventWriter) -> None:
         self._events = events
@@ -43,9 +43,9 @@ class BalanceReport:
         if count == 0:
             return
         steps = [self._pending.popleft() for _ in range(count)]
-        dealt, upstream = _mean_imbalances(steps)
+        balanced, upstream = _mean_imbalances(steps)
         metrics = local["metrics_to_log"]
-        metrics["imbalance"] = round(dealt, 4)
+        metrics["imbalance"] = round(balanced, 4)
         metrics["imbalance_upstream"] = round(upstream, 4)
         before = len(self._logged)
         self._logged += steps
@@ -53,11 +53,11 @@ class BalanceReport:
             self._report()
 
     def _report(self) -> None:
-        dealt, upstream = _mean_imbalances(self._logged)
-        largest = max(step.dealt.largest for step in self._logged)
+        balanced, upstream = _mean_imbalances(self._logged)
+        largest = max(step.balanced.largest for step in self._logged)
         upstream_largest = max(step.upstream.largest for step in self._logged)
         steps = count_of(len(self._logged), "step")
-        value = f"{dealt:.3f}, upstream's order {upstream:.3f}"
+        value = f"{balanced:.3f}, upstream's order {upstream:.3f}"
         note = f"largest micro batch {largest}, upstream's order {upstream_largest} tokens; {steps}"
         how = (
             "tokens per rank and accumulation step: the largest, with padding, over the mean "
@@ -68,9 +68,9 @@ class BalanceReport:
 
 def _mean_imbalances(steps: Sequence[StepLoad]) -> tuple[float, float]:
     """Return the mean imbalance of the steps as assigned, and in upstream's order."""
-    dealt = sum(step.dealt.imbalance for step in steps) / len(steps)
+    balanced = sum(step.balanced.imbalance for step in steps) / len(steps)
     upstream = sum(step.upstream.imbalance for step in steps) / len(steps)
-    return dealt, upstream
+    return balanced, upstream
 
 
 def _balance_batches(context: PatchContext) -> None:
@@ -90,7 +90,7 @@ def _balance_batches(context: PatchContext) -> None:
 def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
     """Raise PatchError for sequence parallelism.
 
-    Its ranks share samples, which the dealing does not support.
+    Its ranks share samples, which balancing by length does not support.
     """
     if int(context.trainer.flag("sequence_parallel_size") or 1) > 1:
         raise PatchError(

@@ -195,7 +195,7 @@ def count_trained_tokens(model: Any) -> None:
 
 
 def _find_tracker() -> Any:
-    """Return the `local_metrics` of the training loop; None outside of the loop."""
+    """Return the `local_metrics` of the training loop; None outside the loop."""
     frame = trainer_objects.find_frame("local_metrics")
     return None if frame is None else frame.f_locals["local_metrics"]
 

@@ -38,7 +38,7 @@ def planned(home: Path, *words: str) -> RolloutRecord:
     machine = fixed_machine(cwd=home)
     return plan_rollout(
         request,
-        lambda line: _composed(*line.argv),
+        lambda line: _composed(*line.argv).config.rollout,
         lambda line: build_plan(_composed(*probe_line(line).argv), machine),
     )
 

@@ -1,4 +1,6 @@
-"""The dealing of one global batch: always a permutation, never worse than upstream's order."""
+"""The order of one global batch, balanced by length: always a permutation, never worse than
+upstream's order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.worker.dealing import BatchLoad, compute_load, deal, fill_epoch, micro_batch_cost
+from launch.worker.length_balancing import (
+    BatchLoad,
+    balance_by_length,
+    compute_load,
+    fill_epoch,
+    micro_batch_cost,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def loads(case: Case) -> tuple[BatchLoad, BatchLoad]:
-    order = deal(case.lengths, case.ranks, case.per_device, padded=case.padded)
+    order = balance_by_length(case.lengths, case.ranks, case.per_device, padded=case.padded)
     dealt = [case.lengths[position] for position in order]
     return (
         compute_load(case.lengths, case.ranks, case.per_device, padded=case.padded),
@@ -42,9 +50,9 @@ def loads(case: Case) -> tuple[BatchLoad, BatchLoad]:
 @settings(max_examples=300, deadline=None)
 @given(cases())
 def test_it_is_a_permutation_and_the_same_each_time(case: Case) -> None:
-    order = deal(case.lengths, case.ranks, case.per_device, padded=case.padded)
+    order = balance_by_length(case.lengths, case.ranks, case.per_device, padded=case.padded)
     assert sorted(order) == list(range(len(case.lengths)))
-    assert order == deal(case.lengths, case.ranks, case.per_device, padded=case.padded)
+    assert order == balance_by_length(case.lengths, case.ranks, case.per_device, padded=case.padded)
     partial = len(case.lengths) % case.per_device
     if partial:
         assert order[-partial:] == list(range(len(case.lengths) - partial, len(case.lengths)))
@@ -53,31 +61,41 @@ def test_it_is_a_permutation_and_the_same_each_time(case: Case) -> None:
 @settings(max_examples=300, deadline=None)
 @given(cases())
 def test_nobody_waits_longer_than_in_upstreams_order(case: Case) -> None:
-    upstream, dealt = loads(case)
-    assert dealt.waited <= upstream.waited
-    assert dealt.tokens == upstream.tokens
-    assert dealt.imbalance <= upstream.imbalance
+    upstream, balanced = loads(case)
+    assert balanced.waited <= upstream.waited
+    assert balanced.tokens == upstream.tokens
+    assert balanced.imbalance <= upstream.imbalance
     if not case.padded:
-        assert dealt.computed == upstream.computed
-    if dealt.waited == upstream.waited:
-        assert dealt.largest <= upstream.largest
+        assert balanced.computed == upstream.computed
+    if balanced.waited == upstream.waited:
+        assert balanced.largest <= upstream.largest
 
 
 def test_known_points() -> None:
-    assert deal([9, 8, 1, 2], 2, 2) == [0, 2, 1, 3]  # 10 and 10
-    assert deal([5, 5, 5, 5], 2, 2) == [0, 1, 2, 3]  # nothing to gain: upstream's order
+    assert balance_by_length([9, 8, 1, 2], 2, 2) == [0, 2, 1, 3]  # 10 and 10
+    assert balance_by_length([5, 5, 5, 5], 2, 2) == [
+        0,
+        1,
+        2,
+        3,
+    ]  # nothing to gain: upstream's order
     # steps of 9 and 8, 4 and 3; the rank that had more gets less
-    assert deal([3, 9, 4, 8], 2, 1) == [1, 3, 0, 2]
-    assert deal([1, 9, 1, 9], 1, 2, padded=True) == [1, 3, 0, 2]  # 18 + 2 tokens instead of 18 + 18
-    assert deal([], 1, 4) == []
-    assert deal([7, 8], 1, 4) == [0, 1]
+    assert balance_by_length([3, 9, 4, 8], 2, 1) == [1, 3, 0, 2]
+    assert balance_by_length([1, 9, 1, 9], 1, 2, padded=True) == [
+        1,
+        3,
+        0,
+        2,
+    ]  # 18 + 2 tokens instead of 18 + 18
+    assert balance_by_length([], 1, 4) == []
+    assert balance_by_length([7, 8], 1, 4) == [0, 1]
 
 
 def test_a_batch_that_does_not_fill_the_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="5 samples do not fill 2 ranks x 2 samples"):
-        deal([1] * 5, 2, 2)
+        balance_by_length([1] * 5, 2, 2)
     with pytest.raises(ValueError, match="6 samples"):
-        deal([1] * 6, 2, 2)
+        balance_by_length([1] * 6, 2, 2)
 
 
 def test_the_load() -> None:
@@ -99,9 +117,9 @@ def test_chats_of_real_lengths_are_nearly_even() -> None:
     before = after = 0.0
     for _ in range(20):
         lengths = [min(4096, max(8, int(draw.lognormvariate(6.0, 0.95)))) for _ in range(128)]
-        upstream, dealt = loads(Case(lengths, 8, 8, padded=False))
+        upstream, balanced = loads(Case(lengths, 8, 8, padded=False))
         before += upstream.imbalance / 20
-        after += dealt.imbalance / 20
+        after += balanced.imbalance / 20
     assert before > 1.5
     assert after < 1.02
 

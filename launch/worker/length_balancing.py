@@ -76,7 +76,9 @@ def compute_load(lengths: Sequence[int], ranks: int, per_device: int, *, padded:
     )
 
 
-def deal(lengths: Sequence[int], ranks: int, per_device: int, *, padded: bool = False) -> list[int]:
+def balance_by_length(
+    lengths: Sequence[int], ranks: int, per_device: int, *, padded: bool = False
+) -> list[int]:
     """Find a balanced order of one global batch whose samples have these `lengths` (tokens), in
     upstream's order.
 
@@ -87,7 +89,7 @@ def deal(lengths: Sequence[int], ranks: int, per_device: int, *, padded: bool = 
 
     Raises ValueError if the samples do not fill the ranks.
 
-    >>> deal([9, 8, 1, 2], ranks=2, per_device=2)
+    >>> balance_by_length([9, 8, 1, 2], ranks=2, per_device=2)
     [0, 2, 1, 3]
     """
     full = len(lengths) // per_device
