@@ -16,6 +16,7 @@ from launch.data.columns import (
     TEXT,
     columns_of,
     columns_of_texts,
+    own_paths,
     rename_columns,
     rename_path,
     unfold,
@@ -164,8 +165,10 @@ class Conversion:
         is_empty = True
         unknown = 0
         padded: dict[frozenset[KeyPath], frozenset[KeyPath]] = {}  # by the paths in a file
+        own: dict[str, str] | None = None  # of the first row
         for row in read_rows(file):
             is_empty = False
+            own = own_paths(row.value, self._columns) if own is None else own
             try:
                 if isinstance(row.value, Finding):
                     raise RowError(row.value.message, row.value.cure, row.value.id)
@@ -175,8 +178,8 @@ class Conversion:
                     if known is None:
                         known = padded.setdefault(row.padded, self._rename_paths(row.padded))
                     named = self.padding.remove(named, known, row.place)
-                named = unfold(named)
-                self.scale.add(named, row.place)
+                named = unfold(named, self._columns)
+                self.scale.add(named, row.place, own)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
                 columns = self._convert(named, form)
@@ -184,13 +187,14 @@ class Conversion:
             except RowError as error:
                 if form == DataFormat.auto:
                     unknown += 1
-                self._record(self._mixed_formats(row, form) or error.problem(row.place))
+                self._record(self._mixed_formats(row, form) or error.problem(row.place, own))
                 if unknown == _MAX_UNKNOWN_ROWS:
                     return
                 continue
             description = describe_conversion(form, used, self.data.kind)
             self.formats[description] = self.formats.get(description, 0) + 1
             if self.data.format == DataFormat.auto:
+                self.lists.form = form.value
                 self.lists.add(named, columns_of_texts(named, used), row.place)
             self.marks.add(columns)
             self.labels.add(columns)
@@ -241,7 +245,8 @@ class Conversion:
         if not is_known or not isinstance(row.value, dict):
             return None
         try:
-            other = recognise(unfold(rename_columns(row.value, self._columns)), self.data.kind)
+            named = unfold(rename_columns(row.value, self._columns), self._columns)
+            other = recognise(named, self.data.kind)
         except RowError:
             return None
         if other == form:

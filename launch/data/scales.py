@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from launch.config.kinds import KINDS, Kind
 from launch.data.labels import LabelColumn, find_label
 from launch.data.pairs import find_used_verdict
+from launch.data.row_errors import RowError, jq_path
 from launch.data.verdicts import Verdict, find_named, read_mark
 from launch.worker.finding import Finding
 
@@ -29,9 +30,11 @@ class Scale:
     values: set[str] = field(default_factory=set)
     strays: set[str] = field(default_factory=set)  # values that fit neither answer, or are no label
     place: str = ""  # of the first row with a stray value
+    own: Mapping[str, str] = field(default_factory=dict)  # the file's names of columns
 
-    def add(self, row: Mapping[str, object], place: str) -> None:
-        """Remember the value of a row, if it has one."""
+    def add(self, row: Mapping[str, object], place: str, own: Mapping[str, str]) -> None:
+        """Remember the value of a row, if it has one. `own` are the file's names of columns."""
+        self.own = own
         if KINDS[self.kind].is_paired:
             verdict = find_used_verdict(row)
             if verdict is not None:
@@ -75,12 +78,14 @@ class Scale:
         cure = f"write the name of the better answer there, {first} or {second}"
         if len(values) == 2:
             table = f'{{"{values[0]}": "{first}", "{values[1]}": "{second}"}}'
-            cure += f"; if {values[0]} means {first}: jq -c '.{self.column} |= {table}[tostring]'"
+            path = jq_path(self.column)
+            cure += f"; if {values[0]} means {first}, with: jq -c '{path} |= {table}[tostring]'"
         elif len(values) == 3 and "0" in self.strays and len(self.strays) == 1:
-            cure += f"; if 0 is a tie: jq -c 'select(.{self.column} | tostring != \"0\")'"
+            path = jq_path(self.column)
+            cure += f"; if 0 is a tie, with: jq -c 'select({path} | tostring != \"0\")'"
         else:
             cure += ", and leave out rows of which neither is better"
-        return Finding.error("data_pair", message, self.place, cure)
+        return RowError(message, cure, "data_pair").problem(self.place, self.own)
 
     def _problem_of_label(self, has: str, values: list[str]) -> Finding:
         message = f"{has}, and a label is true or false, or 1 or 0 in all rows"

@@ -161,6 +161,20 @@ RENDERED = (
     f"USER: {ASKED} ASSISTANT: {ANSWERED}",
     f"Assistant: {ANSWERED}",
     f"{ASKED}\n\n###\n\n",
+    f"{ASKED}\n<extra_id_1>Assistant\n{ANSWERED}\n<extra_id_1>User\n{ASKED}",
+    f"<|prompter|>{ASKED}</s><|assistant|>",
+    f"<human>: {ASKED}\n<bot>:",
+    f"GPT4 Correct User: {ASKED}<|end_of_turn|>GPT4 Correct Assistant:",
+    f"<|User|>{ASKED}<|Assistant|>",
+    f"[Human]\n{ASKED}",
+    f"<<SYS>>\nBe kind.\n<</SYS>> {ASKED}",
+)
+# texts that only write about such things
+PROSE = (
+    "In HTML <model> is no element, and <user> neither.",
+    "The human: a being. The system: a set of parts.",
+    "## Response\nWrite to the assistant [now].",
+    "<think>What is salt?</think>",
 )
 
 
@@ -169,6 +183,12 @@ def test_turns_that_are_rendered_already_are_named(tmp_path: Path, text: str) ->
     path = write_lines(tmp_path / "a.jsonl", [chat(text, ANSWERED)] * 3)
     described = read_structure(local(path)).describe()
     assert re.search(rf"3 rows hold marks .*{path}:1", described)
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_has_no_marks(tmp_path: Path, text: str) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [chat(text, ANSWERED)] * 3)
+    assert "hold marks" not in read_structure(local(path)).describe()
 
 
 def test_results_of_tools_that_are_rendered_already_are_named(tmp_path: Path) -> None:
