@@ -21,6 +21,7 @@ from launch.data.columns import (
     rename_path,
     unfold,
 )
+from launch.data.doubtful import DoubtfulTexts
 from launch.data.formats import convert, describe_conversion, ends_with_answer, recognise
 from launch.data.label_balance import LabelCount
 from launch.data.labels import LabelColumn, own_names
@@ -58,6 +59,7 @@ class Conversion:
     unused: UnusedColumns = field(init=False)
     scale: Scale = field(init=False)
     rendered: RenderedRows = field(default_factory=RenderedRows)
+    doubtful: DoubtfulTexts = field(default_factory=DoubtfulTexts)
     merged: int = 0  # rows whose system turn was put into the first user turn
     lists: ListedTexts = field(default_factory=ListedTexts)
     marks: MarkCount = field(default_factory=MarkCount)
@@ -141,6 +143,7 @@ class Conversion:
             self.marks.note(),
             self.labels.note(),
             self.rendered.note(),
+            *self.doubtful.notes(),
             *self.unused.notes(),
             self.padding.note(),
         )
@@ -201,6 +204,7 @@ class Conversion:
             if form != DataFormat.text:  # whose marks are learnt as they stand
                 self.rendered.add(_texts(columns), row.place)
             self.unused.add(named, used, _texts(columns))
+            self.doubtful.add(named, used, _conversations(columns), row.place)
             for turns in _conversations(columns):
                 self.unused.add_turns(turns)
             self.answered += self.data.kind == Kind.rlvr and ends_with_answer(named)

@@ -22,6 +22,10 @@ _ANSWER = re.compile(
     "target|^code$|^sql$",
     re.IGNORECASE,
 )
+# words in the name of a column that is about a text
+_ABOUT = re.compile(
+    r"(?:^|_|\.)(?:id|uuid|title|url|lang|language|source|path|date)$", re.IGNORECASE
+)
 # a name that an override has as it is, where an underscore stands for a space
 _NAME = re.compile(r"\w[\w. -]*")
 _QUESTION = re.compile(
@@ -163,13 +167,15 @@ def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
         if answer:
             return _name_columns(known[1:], (answer,))
     texts = [path for path, value in leaves.items() if isinstance(value, str)]
+    texts = [path for path in texts if not _ABOUT.search(path)]
     is_named = all(map(_NAME.fullmatch, texts))
     is_clear = is_named and len(leaves) == len(texts) == len(known)
     if is_clear and KNOWN.isdisjoint(map(str.lower, row)):
         return _name_columns(known, texts)
     example = _name_columns(known, ("MY_COLUMN", "OTHER_COLUMN"))
     if kind == Kind.sft and texts:
-        example += "; plain text is learnt with data.format=text data.columns.text=MY_COLUMN"
+        [text] = texts if len(texts) == 1 and is_named else ["MY_COLUMN"]
+        example += f"; plain text is learnt with data.format=text data.columns.text={text}"
     return example
 
 
