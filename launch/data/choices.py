@@ -14,7 +14,7 @@ _COLUMNS = (
     "candidates",
 )
 # a column for each choice: `A` and `B` of MMLU as a table, `opa`, `option1`, `ending0`
-_SIBLING = re.compile(r"(|(?:option|choice|op|opt|ending|sol)[_ ]?)([A-Ja-j]|\d)")
+_SIBLING = re.compile(r"(|(?:option|choice|op|opt|ending|sol|answer|ans)[_ ]?)([A-Ja-j]|\d)")
 _QUOTED = re.compile("'([^']*)'|\"([^\"]*)\"")
 _LETTERED = re.compile(r"[\s,;(\[]\(?([A-Ja-j])\s?[).:]\s?")
 _LETTER = re.compile("[A-Ja-j]")

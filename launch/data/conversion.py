@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import Kind
+from launch.config.kinds import KINDS, Kind
 from launch.config.schema import DataFormat
 from launch.data.cells import ListedTexts
 from launch.data.columns import (
@@ -42,8 +42,6 @@ from launch.worker.wording import count_of
 MAX_PROBLEMS = 3  # reported at once
 # A file is given up after so many rows if none of them is recognised.
 _MAX_UNKNOWN_ROWS = 1000
-# the columns of a converted row whose values are lists of messages
-_CONVERSATIONS = ("messages", "chosen", "rejected", "prompt")
 
 
 @dataclass
@@ -202,10 +200,10 @@ class Conversion:
             self.marks.add(columns)
             self.labels.add(columns)
             if form != DataFormat.text:  # whose marks are learnt as they stand
-                self.rendered.add(_texts(columns), row.place)
-            self.unused.add(named, used, _texts(columns))
-            self.doubtful.add(named, used, _conversations(columns), row.place)
-            for turns in _conversations(columns):
+                self.rendered.add(self._texts(columns), row.place)
+            self.unused.add(named, used, self._texts(columns))
+            self.doubtful.add(named, used, self._conversations(columns), row.place)
+            for turns in self._conversations(columns):
                 self.unused.add_turns(turns)
             self.answered += self.data.kind == Kind.rlvr and ends_with_answer(named)
             yield row.place, columns
@@ -227,6 +225,24 @@ class Conversion:
             columns, is_merged = merge_system_turns(columns)
             self.merged += is_merged
         return columns
+
+    def _texts(self, columns: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the texts of the turns of a converted row, or its plain text."""
+        if set(columns) == {TEXT}:
+            yield columns[TEXT]
+        for turns in self._conversations(columns):
+            for turn in turns:
+                yield turn["content"]
+                reasoning = turn.get("reasoning_content")
+                if isinstance(reasoning, str):
+                    yield reasoning
+
+    def _conversations(self, columns: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        """Yield the conversations of a converted row. Columns that a verifier gets are none, whatever
+        their names.
+        """
+        names = KINDS[self.data.kind].conversations
+        return (columns[name] for name in names if name in columns)
 
     def _record(self, problem: Finding) -> None:
         """Count the problem by its reason, and keep it if it is one of the first."""
@@ -258,23 +274,6 @@ class Conversion:
         message = f"this is a row of {other}, and the rows before it are {form}"
         cure = "split the file: one kind of row in each"
         return Finding.error("data_mixed", message, row.place, cure)
-
-
-def _texts(columns: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts of the turns of a converted row, or its plain text."""
-    if set(columns) == {TEXT}:
-        yield columns[TEXT]
-    for turns in _conversations(columns):
-        for turn in turns:
-            yield turn["content"]
-            reasoning = turn.get("reasoning_content")
-            if isinstance(reasoning, str):
-                yield reasoning
-
-
-def _conversations(columns: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the conversations of a converted row."""
-    return (columns[name] for name in _CONVERSATIONS if name in columns)
 
 
 def _or_skip(cure: Fix | None) -> Fix:

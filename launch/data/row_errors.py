@@ -29,12 +29,15 @@ class RowError(ValueError):
         """
         cure = self.cure
         if isinstance(cure, str):
-            cure = _PROGRAM.sub(lambda found: _write_command(found[1], place, own or {}), cure)
+            names = own or {}
+            cure = _PROGRAM.sub(lambda found: _write_command(found[1], place, names), cure)
+            cure = _NAMED.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])}.", cure)
         return Finding.error(self.id, str(self), place, cure)
 
 
 _PROGRAM = re.compile(r"(?:of JSON lines )?with:? jq -c (fromjson|'[^']*')")
 _COLUMN = re.compile(r"(?<![\w\])])\.[a-z_]+\b|(?<=\$row)\.[a-z_]+\b")
+_NAMED = re.compile(r"(data\.columns\.\w+=)(\w+)\.")
 _PLACE = re.compile(r"(.+):(?:row )?\d+")
 
 

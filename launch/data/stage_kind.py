@@ -40,6 +40,7 @@ from launch.worker.finding import Finding, Fix
 
 # words in the name of a column that may say which of several answers is better
 _VERDICT = re.compile("better|choice|label|prefer|rank|rating|score|winner", re.IGNORECASE)
+_WORSE = re.compile("reject|worse|worst|incorrect|wrong|^bad|negative|losing", re.IGNORECASE)
 _SOLUTION = "solution"  # the steps to an answer, in data sets of mathematics
 
 
@@ -179,7 +180,7 @@ def _refuse_answers(row: Mapping[str, object], answers: list[str], place: str) -
     listed = ", ".join(map(repr, answers))
     message = f"the row has a prompt, and {listed} may hold what answers it"
     column = "MY_COLUMN"
-    if len(answers) == 1:
+    if len(answers) == 1 and not _WORSE.search(answers[0]):
         column = f"{answers[0]}{path_of_text(row[answers[0]])}"
     learnt = f"name the column to learn (--columns completion={column})"
     is_list = re.search(r"\.\d+\b", column) is not None

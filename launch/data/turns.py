@@ -69,8 +69,7 @@ def read_turns(role: str, value: object, column: str) -> list[Message]:
         return [{"role": role, "content": read_text(value, column)}]
     if value and all(isinstance(element, str) for element in value):
         known = _known_column(role, column)
-        own = "MY_COLUMN" if column == known else column
-        cure = f"name one of them, as in data.columns.{known}={own}.0"
+        cure = f"name one of them, as in data.columns.{known}={column}.0"
         raise RowError(f"{column} is a list of texts; a text or messages are expected", cure)
     return read_messages(value, column)
 

@@ -210,7 +210,7 @@ def _name_columns(known: Sequence[str], names: Sequence[str]) -> str:
 
 def _word(name: str) -> str:
     """Return a name that needs no quotes on the command line."""
-    return name.replace(" ", "_").replace("-", "_")
+    return name.replace(" ", "_")
 
 
 def _find_named(row: Mapping[str, object], words: re.Pattern[str]) -> str:

@@ -57,7 +57,7 @@ Row = dict[str, Any]
 def test_the_columns_of_the_cure_work(tmp_path: Path, row: Row, result: Row) -> None:
     path = write_lines(tmp_path / "a.jsonl", [row])
     [problem] = problems(path)
-    named = dict(re.findall(r"data\.columns\.(\w+)=([\w.]+)", str(problem.cure)))
+    named = dict(re.findall(r"data\.columns\.(\w+)=([\w.-]+)", str(problem.cure)))
     assert converted(path, columns=named) == [result]
 
 
@@ -75,7 +75,7 @@ def test_sides_of_a_pair_are_named_by_their_own_columns(tmp_path: Path) -> None:
     [
         (
             {"path": "a.txt", "lang": "en", "body": "A long story."},
-            "data.format=text data.columns.text=MY_COLUMN",
+            "data.format=text data.columns.text=body",
         ),
         ({"input_ids": [1, 2], "labels": [-100, 2]}, "texts that they were made of"),
         ({"inputs": "Hi", "solution": "one two", "reply": "three four"}, "prompt=MY_COLUMN"),

@@ -100,6 +100,14 @@ def test_the_cure_names_one_column_or_the_first_answer_of_a_list(
     assert f"--columns completion={column})" in cure
 
 
+def test_a_worse_answer_is_never_named_as_the_one_to_learn(tmp_path: Path) -> None:
+    for name in ("rejected", "wrong_answer", "incorrect_answers"):
+        cure = str(
+            refusal(write_lines(tmp_path / "a.jsonl", [{"prompt": ASKED, name: "No, never."}])).cure
+        )
+        assert "--columns completion=MY_COLUMN" in cure
+
+
 def test_prompts_are_prompts(tmp_path: Path) -> None:
     for extra in ({}, {"source": "web"}, {"ground_truth": "4", "solution": "2 + 2"}):
         path = write_lines(tmp_path / "a.jsonl", [{"prompt": ASKED, **extra}])
