@@ -19,7 +19,7 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
 launch new NAME --data FILE [--model M | --after S] [--kind K] [--verifier V]
-[--columns A=B] [--format F | --text] [--print]
+[--columns C] [--format F] [--print]
 
 examples:
   launch new mine --data my_chats.jsonl
@@ -63,10 +63,7 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
         "completion=answers.0.text"
     )
     parser.add("--columns", metavar="KNOWN=YOURS,...", help=columns)
-    form = (
-        f"the format of the rows, of which data.format has the same names: {', '.join(DataFormat)}; "
-        "default: by the columns"
-    )
+    form = "the format of the rows, one of those of data.format; default: by the columns"
     parser.add("--format", metavar="FORMAT", choices=tuple(DataFormat), help=form)
     text = "the rows are plain text (column `text`), every token of which is learnt"
     parser.add("--text", action="store_true", help=text)

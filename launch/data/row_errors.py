@@ -29,10 +29,16 @@ class RowError(ValueError):
         """
         cure = self.cure
         if isinstance(cure, str):
-            names = own or {}
-            cure = _PROGRAM.sub(lambda found: _write_command(found[1], place, names), cure)
-            cure = _NAMED.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])}.", cure)
+            cure = complete_cure(cure, place, own or {})
         return Finding.error(self.id, str(self), place, cure)
+
+
+def complete_cure(cure: str, place: str, own: Mapping[str, str]) -> str:
+    """Return a cure whose programs of jq and paths have the file's own names; a program also has the
+    command that writes the file at `place` anew.
+    """
+    written = _PROGRAM.sub(lambda found: _write_command(found[1], place, own), cure)
+    return _NAMED.sub(lambda found: f"{found[1]}{own.get(found[2], found[2])}.", written)
 
 
 _PROGRAM = re.compile(r"(?:of JSON lines )?with:? jq -c (fromjson|'[^']*')")
