@@ -18,7 +18,7 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M | --after S] [--kind K] [--verifier V]
+launch new NAME --data FILE [--model M|--after S] [--kind K] [--verifier V]
 [--columns C] [--format F] [--print]
 
 examples:
