@@ -9,13 +9,14 @@ from pathlib import Path
 from launch.data.padding import Padding
 from launch.data.rows import read_rows
 from launch.errors import UserError
+from launch.terminal import echo
 from launch.worker.finding import Finding
 
 
 def main(arguments: list[str]) -> int:
     """Print each row without padded keys; return the exit code."""
     if len(arguments) != 1:
-        print("usage: python -m launch.data FILE", file=sys.stderr)
+        echo("usage: python -m launch.data FILE", file=sys.stderr)
         return 2
     padding = Padding()
     try:
@@ -27,11 +28,11 @@ def main(arguments: list[str]) -> int:
                 value = padding.remove(value, row.padded, row.place)
             print(json.dumps(value, ensure_ascii=False))
     except UserError as error:
-        print(error, file=sys.stderr)
+        echo(error, file=sys.stderr)
         return 2
     note = padding.note()
     if note:
-        print(note, file=sys.stderr)
+        echo(note, file=sys.stderr)
     return 0
 
 

@@ -29,7 +29,7 @@ from launch.data.truths import find_truth
 from launch.data.turns import read_turns
 from launch.data.unknown import (
     explain_turn,
-    find_numbers,
+    find_numbered,
     find_sentences,
     is_one_turn,
     may_be_answer,
@@ -106,7 +106,7 @@ def _choose(
         return Kind.kto if is_label(row) else Kind.sft
     answers = [name for name in row if may_be_answer(name, row[name])]
     if not answers:
-        for name in find_numbers(row):
+        for name in find_numbered(row):
             refuse_choices(row, name)
         refuse_hidden_choices(row)
         answers = find_sentences(row)

@@ -52,7 +52,7 @@ def may_be_answer(name: str, value: object) -> bool:
     return bool(_ANSWER.search(name)) and path_of_text(value) is not None
 
 
-def find_numbers(row: Mapping[str, object]) -> list[str]:
+def find_numbered(row: Mapping[str, object]) -> list[str]:
     """Return the columns with a number that may be the place of the answer in a list."""
     numbers = [name for name, value in row.items() if isinstance(value, int | float)]
     return [name for name in numbers if _ANSWER.search(name)]
