@@ -45,6 +45,7 @@ EXACT = {
     "check/machine/gpus.py": "a temporary file: the errors of a check",
     "check/machine/limits.py": "an empty probe",
     "check/machine/reward.py": "rows of training data, for the verifiers' process",
+    "data/__main__.py": "the rows of a data file, for another program",
     "data/row_file.py": "rows of training data, which are put into another order",
     "data/staging.py": "rows of training data, which must stay as they are",
     "demo/ensure.py": "rows of training data; digests and sizes, which are compared",

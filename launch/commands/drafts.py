@@ -57,8 +57,8 @@ def new(argv: list[str]) -> int:
         message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
         raise refusal("stage_exists", message, None, "choose another name, or use --print")
     kind = Kind(options.kind) if options.kind else None
-    form = DataFormat.text if options.text else DataFormat.auto
-    if options.text:
+    form = _choose_format(options.format, is_text=options.text)
+    if form == DataFormat.text:
         kind = _kind_of_text(kind)
     columns = _parse_columns(options.columns)
     verifier = _find_verifier(options.verifier, kind)
@@ -93,11 +93,22 @@ def new(argv: list[str]) -> int:
     return EXIT_DONE
 
 
+def _choose_format(given: str | None, *, is_text: bool) -> DataFormat:
+    """Return the format that `--format` or `--text` names. Raises UserError (usage) for two of them."""
+    form = DataFormat(given) if given else DataFormat.auto
+    if not is_text:
+        return form
+    if form in (DataFormat.auto, DataFormat.text):
+        return DataFormat.text
+    message = f"--text is --format text, and --format is {form}"
+    raise refusal("usage", message, "command line", "leave one of them out")
+
+
 def _kind_of_text(kind: Kind | None) -> Kind:
     """Return the kind of a stage that learns plain text. Raises UserError (usage) for pairs."""
     if kind in (None, Kind.sft):
         return Kind.sft
-    message = f"--text is for SFT, and --kind is {kind}"
+    message = f"plain text is for SFT, and --kind is {kind}"
     raise refusal("usage", message, "command line", "leave one of them out")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from launch.commands.arguments import VerbParser, number_between
 from launch.config.kinds import KINDS
+from launch.config.schema import DataFormat
 
 MAX_SAMPLES = 1000  # maximum number of samples of each data set in `preview`
 
@@ -17,8 +18,8 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M | --after S] [--kind K] [--verifier V]
-[--columns A=B] [--text] [--print]
+launch new NAME --data FILE [--model M|--after S] [--kind K] [--verifier V]
+[--columns C] [--format F] [--print]
 
 examples:
   launch new mine --data my_chats.jsonl
@@ -62,6 +63,8 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
         "completion=answers.0.text"
     )
     parser.add("--columns", metavar="KNOWN=YOURS,...", help=columns)
+    form = "the format of the rows, one of those of data.format; default: by the columns"
+    parser.add("--format", metavar="FORMAT", choices=tuple(DataFormat), help=form)
     text = "the rows are plain text (column `text`), every token of which is learnt"
     parser.add("--text", action="store_true", help=text)
     parser.add("--print", action="store_true", help="print the stage file, write nothing")

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from launch.data.row_errors import RowError, parse_json
+from launch.data.row_errors import RowError, parse_json, read_json
 from launch.data.turns import CONTENT_KEYS, ROLE_KEYS, role_of
 from launch.errors import refusal
 
@@ -26,7 +26,7 @@ def read_cell(value: object, column: str) -> object:
         return value
     parsed = parse_json(value)
     if _are_turns(parsed):
-        return parsed
+        return read_json(value, column)
     if parsed is None and _are_turns(_parse_python(value)):
         message = f"{column} has turns as Python prints them; JSON is expected"
         raise RowError(message, "write it with json.dumps")
@@ -77,6 +77,7 @@ class ListedTexts:
     turns or of alternatives, of which a model would learn the brackets.
     """
 
+    form: str = ""  # the format of the rows
     _written: dict[str, str] = field(default_factory=dict)  # by column: in JSON or in Python
     _places: dict[str, str] = field(default_factory=dict)  # by column: the first row
     _others: set[str] = field(default_factory=set)  # columns with another value in a row
@@ -108,7 +109,7 @@ class ListedTexts:
             f"data.columns.{name}={own}.0" for name, own in zip(known, owns, strict=True)
         )
         cure = (
-            "if the lists are to be learnt, name the rows' format (data.format); or name a text of "
+            f"if the lists are to be learnt, set data.format={self.form}; or name a text of "
             f"each, such as the first: {firsts}"
         )
         if "Python" in map(self._written.get, found):

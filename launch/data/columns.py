@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from launch.config.kinds import Kind
 from launch.config.schema import DataFormat
@@ -19,7 +19,7 @@ from launch.data.prompts import (
     find_filled,
     groups_of_question,
 )
-from launch.data.row_errors import RowError, not_a_row, parse_json
+from launch.data.row_errors import RowError, not_a_row, read_json
 from launch.data.tables import KeyPath
 from launch.data.truths import column_of_truth
 from launch.data.verdicts import find_verdict
@@ -107,8 +107,9 @@ def find_reasoning(row: Mapping[str, object]) -> str:
 def rename_columns(row: object, columns: Mapping[str, str]) -> Mapping[str, object]:
     """Return a row with the names of columns that launch knows, in the order of the row.
 
-    `columns` has by each of them the row's own name, whose case does not matter, or a path below a
-    column, such as `reward.ground_truth` or `answers.0`.
+    `columns` has by each of them the row's own name, whose case does not matter, nor whether words in
+    it are joined by spaces, hyphens or underscores; or a path below a column, such as
+    `reward.ground_truth` or `answers.0`.
 
     Raises RowError: data_row, if the row has none of `columns`.
     """
@@ -123,8 +124,8 @@ def rename_columns(row: object, columns: Mapping[str, str]) -> Mapping[str, obje
         usual_name = _usual_form(name)
         if name in known_names:
             renamed[known_names[name]] = value
-        elif usual_name in KNOWN and usual_name not in row:
-            renamed.setdefault(usual_name, value)
+        elif usual_name in KNOWN and usual_name not in (*row, *renamed):
+            renamed[usual_name] = value
         elif name not in columns:  # `columns` names another one for it
             renamed[name] = value
     for known, own in own_names.items():
@@ -142,6 +143,15 @@ def rename_columns(row: object, columns: Mapping[str, str]) -> Mapping[str, obje
     return renamed
 
 
+def own_paths(row: object, columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the row's own names and paths of columns, by those that launch knows, where they differ."""
+    if not isinstance(row, dict):
+        return {}
+    own = {_usual_form(name): name for name in row if _usual_form(name) in KNOWN}
+    own |= {known: _own_name(row, name) or name for known, name in columns.items()}
+    return {known: name for known, name in own.items() if known != name}
+
+
 def _own_name(row: Mapping[str, object], name: str) -> str:
     """Return the row's column of this name, whatever its case; "" without one."""
     if name in row:
@@ -157,7 +167,7 @@ def _values_at(row: Mapping[str, object], path: str) -> list[object]:
     value: object = row
     for key in path.split("."):
         if isinstance(value, str):
-            value = parse_json(value)
+            value = read_json(value, path)
         if isinstance(value, dict) and key in value:
             value = value[key]
         elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
@@ -181,23 +191,28 @@ def rename_path(path: KeyPath, columns: Mapping[str, str]) -> KeyPath | None:
 
 
 def _usual_form(name: str) -> str:
-    return name.strip().lower()
+    """Return a name in lower case, with an underscore for each space and hyphen in it."""
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def unfold(row: Mapping[str, object]) -> Mapping[str, object]:
+def unfold(
+    row: Mapping[str, object], columns: Mapping[str, str] | None = None
+) -> Mapping[str, object]:
     """Return a row whose conversation stands in an object with `messages`, such as OpenAI's `input`,
     with the object's keys as columns; and turns that stand as JSON in a text as turns.
 
-    A key that the row has as well keeps the object's name before its own, as in `input.tools`.
+    A key that the row has as well keeps the object's name before its own, as in `input.tools`; so does
+    one that `columns` names by its path.
 
     Raises RowError: data_row.
     """
     row = _read_cells(row)
+    named = set(columns.values()) if columns else set()
     for column in (*CHATS, *ASKING):
         value = row.get(column)
         if isinstance(value, dict) and isinstance(value.get("messages"), list):
             rest = {name: each for name, each in row.items() if name != column}
-            return {**dict(_inner_columns(value, column, rest)), **rest}
+            return {**dict(_inner_columns(value, column, rest, named)), **rest}
     return row
 
 
@@ -220,8 +235,9 @@ def _is_of_turns(name: str, row: Mapping[str, object]) -> bool:
 
 
 def _inner_columns(
-    value: Mapping[str, object], column: str, rest: Mapping[str, object]
+    value: Mapping[str, object], column: str, rest: Mapping[str, object], named: Set[str]
 ) -> Iterator[tuple[str, object]]:
     for key, inner in value.items():
-        is_column = key in KNOWN and key not in rest
-        yield (key if is_column else f"{column}.{key}"), inner
+        path = f"{column}.{key}"
+        is_column = key in KNOWN and key not in rest and path not in named
+        yield (key if is_column else path), inner

@@ -9,17 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import Kind
+from launch.config.kinds import KINDS, Kind
 from launch.config.schema import DataFormat
 from launch.data.cells import ListedTexts
 from launch.data.columns import (
     TEXT,
     columns_of,
     columns_of_texts,
+    own_paths,
     rename_columns,
     rename_path,
     unfold,
 )
+from launch.data.doubtful import DoubtfulTexts
 from launch.data.formats import convert, describe_conversion, ends_with_answer, recognise
 from launch.data.label_balance import LabelCount
 from launch.data.labels import LabelColumn, own_names
@@ -40,8 +42,6 @@ from launch.worker.wording import count_of
 MAX_PROBLEMS = 3  # reported at once
 # A file is given up after so many rows if none of them is recognised.
 _MAX_UNKNOWN_ROWS = 1000
-# the columns of a converted row whose values are lists of messages
-_CONVERSATIONS = ("messages", "chosen", "rejected", "prompt")
 
 
 @dataclass
@@ -57,6 +57,7 @@ class Conversion:
     unused: UnusedColumns = field(init=False)
     scale: Scale = field(init=False)
     rendered: RenderedRows = field(default_factory=RenderedRows)
+    doubtful: DoubtfulTexts = field(default_factory=DoubtfulTexts)
     merged: int = 0  # rows whose system turn was put into the first user turn
     lists: ListedTexts = field(default_factory=ListedTexts)
     marks: MarkCount = field(default_factory=MarkCount)
@@ -140,6 +141,7 @@ class Conversion:
             self.marks.note(),
             self.labels.note(),
             self.rendered.note(),
+            *self.doubtful.notes(),
             *self.unused.notes(),
             self.padding.note(),
         )
@@ -164,8 +166,10 @@ class Conversion:
         is_empty = True
         unknown = 0
         padded: dict[frozenset[KeyPath], frozenset[KeyPath]] = {}  # by the paths in a file
+        own: dict[str, str] | None = None  # of the first row
         for row in read_rows(file):
             is_empty = False
+            own = own_paths(row.value, self._columns) if own is None else own
             try:
                 if isinstance(row.value, Finding):
                     raise RowError(row.value.message, row.value.cure, row.value.id)
@@ -175,8 +179,8 @@ class Conversion:
                     if known is None:
                         known = padded.setdefault(row.padded, self._rename_paths(row.padded))
                     named = self.padding.remove(named, known, row.place)
-                named = unfold(named)
-                self.scale.add(named, row.place)
+                named = unfold(named, self._columns)
+                self.scale.add(named, row.place, own)
                 if form == DataFormat.auto:
                     form = recognise(named, self.data.kind)
                 columns = self._convert(named, form)
@@ -184,20 +188,22 @@ class Conversion:
             except RowError as error:
                 if form == DataFormat.auto:
                     unknown += 1
-                self._record(self._mixed_formats(row, form) or error.problem(row.place))
+                self._record(self._mixed_formats(row, form) or error.problem(row.place, own))
                 if unknown == _MAX_UNKNOWN_ROWS:
                     return
                 continue
             description = describe_conversion(form, used, self.data.kind)
             self.formats[description] = self.formats.get(description, 0) + 1
             if self.data.format == DataFormat.auto:
+                self.lists.form = form.value
                 self.lists.add(named, columns_of_texts(named, used), row.place)
             self.marks.add(columns)
             self.labels.add(columns)
             if form != DataFormat.text:  # whose marks are learnt as they stand
-                self.rendered.add(_texts(columns), row.place)
-            self.unused.add(named, used, _texts(columns))
-            for turns in _conversations(columns):
+                self.rendered.add(self._texts(columns), row.place)
+            self.unused.add(named, used, self._texts(columns))
+            self.doubtful.add(named, used, self._conversations(columns), row.place)
+            for turns in self._conversations(columns):
                 self.unused.add_turns(turns)
             self.answered += self.data.kind == Kind.rlvr and ends_with_answer(named)
             yield row.place, columns
@@ -220,6 +226,24 @@ class Conversion:
             self.merged += is_merged
         return columns
 
+    def _texts(self, columns: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the texts of the turns of a converted row, or its plain text."""
+        if set(columns) == {TEXT}:
+            yield columns[TEXT]
+        for turns in self._conversations(columns):
+            for turn in turns:
+                yield turn["content"]
+                reasoning = turn.get("reasoning_content")
+                if isinstance(reasoning, str):
+                    yield reasoning
+
+    def _conversations(self, columns: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        """Yield the conversations of a converted row. Columns that a verifier gets are none, whatever
+        their names.
+        """
+        names = KINDS[self.data.kind].conversations
+        return (columns[name] for name in names if name in columns)
+
     def _record(self, problem: Finding) -> None:
         """Count the problem by its reason, and keep it if it is one of the first."""
         reason = re.sub(r"\bturn \d+ of\b", "a turn of", problem.message)
@@ -241,7 +265,8 @@ class Conversion:
         if not is_known or not isinstance(row.value, dict):
             return None
         try:
-            other = recognise(unfold(rename_columns(row.value, self._columns)), self.data.kind)
+            named = unfold(rename_columns(row.value, self._columns), self._columns)
+            other = recognise(named, self.data.kind)
         except RowError:
             return None
         if other == form:
@@ -249,23 +274,6 @@ class Conversion:
         message = f"this is a row of {other}, and the rows before it are {form}"
         cure = "split the file: one kind of row in each"
         return Finding.error("data_mixed", message, row.place, cure)
-
-
-def _texts(columns: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts of the turns of a converted row, or its plain text."""
-    if set(columns) == {TEXT}:
-        yield columns[TEXT]
-    for turns in _conversations(columns):
-        for turn in turns:
-            yield turn["content"]
-            reasoning = turn.get("reasoning_content")
-            if isinstance(reasoning, str):
-                yield reasoning
-
-
-def _conversations(columns: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the conversations of a converted row."""
-    return (columns[name] for name in _CONVERSATIONS if name in columns)
 
 
 def _or_skip(cure: Fix | None) -> Fix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -11,6 +12,7 @@ from launch.errors import refusal
 from launch.worker.finding import Finding
 
 _DELIMITERS = ";\t|"  # delimiters of a .csv file without a comma in its first line
+_SEPARATOR_LINE = re.compile('"?sep=(.)"?', re.IGNORECASE)  # that Excel reads, and writes
 _QUOTING = (
     "quote values that contain the delimiter, a quote or a line end, and write each quote in them "
     'twice: "say ""so"""'
@@ -27,14 +29,19 @@ def read_csv(
     characters of a value. Raises UserError: data_not_parsed.
     """
     csv.field_size_limit(longest)
-    _, first_line = next(lines, (0, ""))
-    if delimiter == "," and "," not in first_line and set(_DELIMITERS) & set(first_line):
+    # the number of the line with the names
+    above, first_line = next(lines, (1, ""))
+    separator = _SEPARATOR_LINE.fullmatch(first_line.rstrip("\r\n"))
+    if separator:
+        delimiter = separator[1]
+        above, first_line = next(lines, (above, ""))
+    elif delimiter == "," and "," not in first_line and set(_DELIMITERS) & set(first_line):
         delimiter = max(_DELIMITERS, key=first_line.count)
     # spaces after the delimiters of the first line do not belong to the values
     has_spaces = f"{delimiter} " in first_line
     texts = chain([first_line] if first_line else [], (text for _, text in lines))
     reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
-    row_start = 1
+    row_start = above
     try:
         names = [name.strip() for name in next(reader, [])]
         if not names:
@@ -44,12 +51,12 @@ def read_csv(
         if has_duplicates or not named:
             listed = ", ".join(map(repr, names))
             message = f"the first line must name the columns, each once; it has {listed}"
-            raise refusal("data_not_parsed", message, f"{path}:1")
-        row_start = reader.line_num + 1
+            raise refusal("data_not_parsed", message, f"{path}:{above}")
+        row_start = reader.line_num + above
         for values in reader:
             place = f"{path}:{row_start}"
-            lines_read = reader.line_num + 1 - row_start
-            row_start = reader.line_num + 1
+            lines_read = reader.line_num + above - row_start
+            row_start = reader.line_num + above
             if not values:
                 continue
             if len(values) != len(names):
@@ -62,7 +69,7 @@ def read_csv(
             yield place, columns
     except csv.Error as error:
         is_open = "unexpected end" in str(error)  # the value whose quote is not closed
-        where = f"{path}:{row_start if is_open else reader.line_num}"
+        where = f"{path}:{row_start if is_open else reader.line_num + above - 1}"
         raise refusal("data_not_parsed", f"not CSV: {error}", where, _QUOTING) from error
 
 

@@ -51,9 +51,14 @@ class DraftedData:
     kind: Kind
     columns: dict[str, str]
     structure: DataStructure
-    is_text: bool = False  # plain text
+    format: DataFormat = DataFormat.auto
     verifier: str | None = None  # of RLVR
     train_on: TrainOn = TrainOn.all  # which answers are learnt
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the rows are plain text."""
+        return self.format == DataFormat.text
 
 
 def read_for_draft(
@@ -75,7 +80,7 @@ def read_for_draft(
     first = FirstRows.of(read_rows(files[0]), own_names(columns))
     row = first.columns
     if kind is None:
-        kind = choose_kind(row, verifier, first.place, columns, first.labels)
+        kind = choose_kind(row, verifier, first.place, columns, first.labels, own=first.own)
     elif form == DataFormat.auto and row:
         _check_format(first, kind)
     if kind == Kind.rlvr and verifier is None:
@@ -94,8 +99,7 @@ def read_for_draft(
         structure, train_on = _read_answers(data)
     except UserError as error:
         raise UserError([write_options(problem) for problem in error.problems]) from error
-    is_text = form == DataFormat.text
-    return DraftedData(path, kind, columns, structure, is_text, verifier, train_on)
+    return DraftedData(path, kind, columns, structure, form, verifier, train_on)
 
 
 def _read_answers(data: LocalData) -> tuple[DataStructure, TrainOn]:
@@ -120,7 +124,7 @@ def _check_format(first: FirstRows, kind: Kind) -> None:
     try:
         recognise(first.columns, kind)
     except RowError as error:
-        raise UserError(write_options(error.problem(first.place))) from error
+        raise UserError(write_options(error.problem(first.place, first.own))) from error
 
 
 def draft_of_hub(
@@ -135,8 +139,7 @@ def draft_of_hub(
     structure = DataStructure((Path(name),), 0, False, None, not_read_because=why)
     if kind == Kind.rlvr and verifier is None:
         verifier = BY_ROW  # as in the mixtures of the hub
-    is_text = form == DataFormat.text
-    return DraftedData(Path(name), kind, columns, structure, is_text, verifier)
+    return DraftedData(Path(name), kind, columns, structure, form, verifier)
 
 
 def draft_stage(
@@ -232,6 +235,8 @@ def _draft_data(data: DraftedData) -> list[str]:
             lines.append(f"    {known}: {write_scalar(name)}")
     if data.is_text:
         lines.append("  format: text # every token of the column `text` is learnt")
+    elif data.format != DataFormat.auto:
+        lines.append(f"  format: {data.format} # whatever the columns are")
     elif not data.columns:
         lines.append("  # format: auto # recognised by the columns")
     if data.train_on == TrainOn.marked:

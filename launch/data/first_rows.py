@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from launch.data.columns import COMPLETIONS, KNOWN, rename_columns, unfold
+from launch.data.columns import COMPLETIONS, KNOWN, own_paths, rename_columns, unfold
 from launch.data.labels import NAMES as LABELS
 from launch.data.prompts import EMPTY
 from launch.data.row_errors import RowError
@@ -27,6 +27,7 @@ class FirstRows:
     columns: Mapping[str, object]  # with the names that launch knows
     place: str  # of the last row that adds a value to them
     labels: frozenset[float]  # numbers of the column with a label, over these rows
+    own: Mapping[str, str]  # the file's names of columns, by those that launch knows
 
     @classmethod
     def of(cls, rows: Iterable[Row], names: Mapping[str, str]) -> FirstRows:
@@ -39,12 +40,14 @@ class FirstRows:
         labels: set[float] = set()
         read = 0
         first: Mapping[str, object] = {}
+        own: dict[str, str] = {}
         for row in islice(rows, _MERGED):
             try:
-                named = unfold(rename_columns(row.value, names))
+                named = unfold(rename_columns(row.value, names), names)
             except RowError:
                 continue
             first = first or named
+            own = own or own_paths(row.value, names)
             read += 1
             labels.update(_numbers(named))
             for name, value in named.items():
@@ -60,7 +63,7 @@ class FirstRows:
                 columns[name] = first.get(name)
                 places.pop(name, None)
         place = next((places[name] for name in reversed(places)), "")
-        return cls(columns, place, frozenset(labels))
+        return cls(columns, place, frozenset(labels), own)
 
 
 def _numbers(columns: Mapping[str, object]) -> list[float]:

@@ -26,6 +26,7 @@ from launch.data.columns import (
 from launch.data.label_balance import LABEL
 from launch.data.labels import LabelColumn
 from launch.data.marks import take_marks
+from launch.data.nested_rows import refuse_columns
 from launch.data.pairs import convert_pair, is_pair
 from launch.data.prompts import (
     CHATS,
@@ -58,6 +59,7 @@ _TRAINED_KINDS = {
 
 def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     """Return the format of a row by its columns. Raises RowError: data_columns."""
+    refuse_columns(row)
     names = {name for name, value in row.items() if value is not None}
     if kind == Kind.rlvr and not names.isdisjoint((*PROMPTS, *CHATS, "instruction")):
         return DataFormat.prompts

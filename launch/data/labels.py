@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from launch.data.label_balance import LABEL
-from launch.data.marks import Message, hidden_mark
+from launch.data.marks import Message, hidden_mark, judges
 from launch.data.prompts import find_column
 from launch.data.row_errors import RowError, describe_type
 
 _OF_KTO = "kto_tag"  # which nothing but KTO has
 NAMES = (LABEL, _OF_KTO, "feedback")
-CHOSEN_ALONE = "chosen"  # judges the row's answer where no other answer is rejected
 _KEY = f"data.columns.{LABEL}"
 _WITH_TEXTS = re.compile(r"(.+):([^/]+)/([^/]+)")
 
@@ -66,10 +65,13 @@ def is_label(row: Mapping[str, object]) -> bool:
     return column == _OF_KTO or (bool(column) and _as_truth(row[column]) is not None)
 
 
-def is_judged(row: Mapping[str, object]) -> bool:
-    """Return whether `chosen` says of the row's answer whether it is a good one."""
-    text = str(_as_text(row.get(CHOSEN_ALONE))).lower()
-    return row.get("rejected") is None and text in ("true", "false", "1", "0")
+def find_judgement(row: Mapping[str, object]) -> str | None:
+    """Return the column that says of the row's answer whether it is a good one, beside those of
+    NAMES; None without one.
+    """
+    if row.get("rejected") is not None:
+        return None
+    return next((name for name, value in row.items() if judges(name, value)), None)
 
 
 def find_verdict_word(row: Mapping[str, object]) -> str | None:
@@ -144,12 +146,26 @@ def check_labelled(messages: Sequence[Message], cure: str | None = None) -> None
 
 def refuse_bad_answer(row: Mapping[str, object]) -> None:
     """Refuse a row for SFT whose answer is labelled as a bad one. Raises RowError: data_row."""
-    for name in (*NAMES, CHOSEN_ALONE) if is_judged(row) else NAMES:
+    judgement = find_judgement(row)
+    for name in NAMES if judgement is None else (*NAMES, judgement):
         text = str(_as_text(row.get(name))).lower()
         # a label or a feedback of 0 may be the number of a class
-        if text == "false" or (text == "0" and name in (_OF_KTO, CHOSEN_ALONE)):
+        if text == "false" or (text == "0" and name in (_OF_KTO, judgement)):
             message = f"{name} is {text}: the answer is marked as one that must not be learned"
-            raise RowError(message, "a stage that builds on kto learns from good and bad answers")
+            cure = "a stage that builds on kto learns from good and bad answers"
+            if name == judgement:
+                cure += f" ({cure_of_judgement(row, name)})"
+            raise RowError(message, cure)
+
+
+def cure_of_judgement(row: Mapping[str, object], name: str) -> str:
+    """Return how data.columns names a column that judges the row's answer, with its two values."""
+    return f"{_KEY}={name}:{_truths(row[name])}"
+
+
+def _truths(value: object) -> str:
+    is_number = str(_as_text(value)) in ("1", "0")
+    return "1/0" if is_number else "true/false"
 
 
 def _as_text(value: object) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,14 @@ _LEARNT = (
 _HIDDEN = ("mask",)  # the mark of a turn that is not learnt
 MARKS = (*_LEARNT, *_HIDDEN)
 MARKS_OF_PARTS = ("train_detail", "training_detail")  # axolotl's marks of parts of a turn
+
+# a name that says of an answer whether it is a good one, such as `if_chosen` or `is_correct`
+_JUDGES = re.compile(
+    r"(?:(?:is|if|was)[_ ]?)?(?:chosen|selected|correct|accepted|approved|preferred|good|best|liked|"
+    r"upvoted|safe|helpful|acceptable|right|winner)|thumbs?[_ ]?up",
+    re.IGNORECASE,
+)
+_NUMBERED = ("correct", "best", "right", "winner")  # a number there may count the choices
 
 Message = dict[str, Any]
 
@@ -43,6 +52,23 @@ class MarkCount:
         if not self.answers:
             return None
         return f"{self.learnt:,} of {self.answers:,} answers are marked to be learnt"
+
+
+def judges(name: str, value: object) -> bool:
+    """Return whether a value is a truth value that says, by its name, whether an answer is a good one."""
+    if not isinstance(value, str | int | float):
+        return False
+    text = str(value).strip().lower().removesuffix(".0")
+    is_truth = text in ("true", "false") or (text in ("1", "0") and name not in _NUMBERED)
+    return is_truth and _JUDGES.fullmatch(name.strip()) is not None
+
+
+def refuse_bad_turn(turn: Mapping[str, object], place: str) -> None:
+    """Refuse an answer of a conversation that was not chosen of several. Raises RowError: data_row."""
+    for name, value in turn.items():
+        if judges(name, value) and str(value).strip().lower().removesuffix(".0") in ("false", "0"):
+            message = f"{place} has {name}: {str(value).lower()}, so it is not the answer to learn"
+            raise RowError(message, "leave such turns out of the conversation")
 
 
 def marks_of(turn: Mapping[str, object]) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launch.data.prompts import column_of_question
-from launch.data.row_errors import RowError
+from launch.data.row_errors import RowError, jq_path
 from launch.data.verdicts import find_answers, find_named, read_mark
 
 _SIDES = ("chosen", "rejected")
@@ -102,6 +102,6 @@ def _has_name(value: object, names: list[str]) -> bool:
 def _program(column: str, *, is_list: bool) -> str:
     """Return the command that writes the answers, whose places count from 0."""
     key = " | tonumber" if is_list else ""
-    sides = " | ".join(f".{side} = $row.{column}[$row.{side}{key}]" for side in _SIDES)
+    sides = " | ".join(f".{side} = $row{jq_path(column)}[$row.{side}{key}]" for side in _SIDES)
     counted = " (the first answer is 0; subtract 1 where yours is 1)" if is_list else ""
     return f"jq -c '. as $row | {sides}'{counted}"

@@ -16,7 +16,7 @@ from launch.data.turns import Message, join_parts, read_history, read_messages, 
 CHATS = ("messages", "conversations", "conversation", "dialogue", "dialog", "contents")
 PROMPTS = ("prompt", "question", "query", "input")
 # the last two are Gemini's
-SYSTEMS = ("system", "system_prompt", "systeminstruction", "system_instruction")
+SYSTEMS = ("system", "system_prompt", "system_message", "systeminstruction", "system_instruction")
 EMPTY: tuple[object, ...] = (None, "", [], {})  # values of a column that is not filled
 CONTEXTS = ("input", "context")  # what a question or an instruction is about
 # the columns that ask, in the order in which their texts stand in one prompt

@@ -11,8 +11,10 @@ _FIRST_BYTES = 8 << 20  # less than what the loader reads first
 
 
 def encode_row(columns: Mapping[str, Any]) -> bytes:
-    """Return the line of a converted row."""
-    return json.dumps(columns, ensure_ascii=False).encode() + b"\n"
+    """Return the line of a converted row. Its texts can be encoded; of columns that only a verifier
+    gets, what can't is written as `?`.
+    """
+    return json.dumps(columns, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 class RowFile:

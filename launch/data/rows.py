@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.data.csv_rows import read_csv
+from launch.data.row_errors import STRICT_DECODER, KeyTwiceError
 from launch.data.sources import file_format, unpack_cure
 from launch.data.tables import TABLES, KeyPath, read_table
 from launch.errors import UserError, refusal
@@ -19,6 +20,7 @@ from launch.worker.finding import Finding
 # A longer row is not a text that somebody wrote but a file without line ends.
 MAX_ROW_BYTES = 32 << 20
 _CHUNK = 1 << 16
+_OF_JSON = "a .json file holds a list of rows, or one object on each line"
 _UTF8_BOM = b"\xef\xbb\xbf"
 # byte order marks of other encodings, the longer ones first
 _OTHER_MARKS = {
@@ -37,27 +39,6 @@ _FILE_MARKS = {
     b"PAR1": ".parquet",
 }
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported when needed
-
-
-class _KeyTwiceError(Exception):
-    """An object has a key twice, with different values. json would keep the last one."""
-
-    def problem(self, place: str) -> Finding:
-        message = f"the key {self} stands twice in an object, with different values"
-        return Finding.error("data_row", message, place, "leave one of them")
-
-
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of a JSON text. Raises _KeyTwiceError."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        for key, value in pairs:
-            if made[key] != value:
-                raise _KeyTwiceError(repr(key))
-    return made
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_make_object)
 
 
 @dataclass(frozen=True)
@@ -192,6 +173,10 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
         yield Row(place, value)
 
 
+def _key_twice(error: KeyTwiceError, place: str) -> Finding:
+    return Finding.error("data_row", str(error), place, "leave one of them")
+
+
 def _continues_below(text: str) -> bool:
     """Return whether a line begins an object that a later line ends."""
     return text.lstrip().startswith("{") and text.rstrip().endswith(("{", ","))
@@ -203,9 +188,9 @@ def _parse_json(text: str, place: str, cure: str) -> Any:
     Raises UserError: data_not_parsed.
     """
     try:
-        return _DECODER.decode(text)
-    except _KeyTwiceError as error:
-        return error.problem(place)
+        return STRICT_DECODER.decode(text)
+    except KeyTwiceError as error:
+        return _key_twice(error, place)
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg} at character {error.colno}"
         raise refusal("data_not_parsed", message, place, cure) from error
@@ -218,18 +203,43 @@ def _parse_json(text: str, place: str, cure: str) -> Any:
 
 
 def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
-    """Read a list of rows; a `.json` file with an object on each line is read as JSON lines."""
+    """Read a list of rows, or objects one after another: each on a line, or over several."""
     for number, text in lines:
         if text.isspace():
             continue
         if text.lstrip().startswith("["):
             yield from _read_json_array(number, text, lines, path)
             return
-        cure = "a .json file holds a list of rows, or one object on each line"
         if _continues_below(text):
-            cure += f", so write it with: jq -c . {path.name} > lines.jsonl"
+            yield from _read_json_objects(number, text, lines, path)
+            return
         place = f"{path}:{number}"
-        yield Row(place, _parse_json(text, place, cure))
+        yield Row(place, _parse_json(text, place, _OF_JSON))
+
+
+def _read_json_objects(
+    number: int, text: str, lines: Iterator[tuple[int, str]], path: Path
+) -> Iterator[Row]:
+    """Yield objects that may span any number of lines, and stand one after another."""
+    buffer = _JsonBuffer(lines, text, 0, number)
+    while buffer.next_character():
+        start = buffer.line
+        try:
+            value, end = _decode_element(buffer, path)
+        except (ValueError, RecursionError) as error:
+            if len(buffer.text) - buffer.position > MAX_ROW_BYTES:
+                message = f"the row is longer than {MAX_ROW_BYTES >> 20} MiB"
+                cure = "if the object holds many rows, write each of them on a line, with jq -c"
+                place = f"{path}:{start}"
+                raise refusal("data_row_too_large", message, place, cure) from error
+            if buffer.extend():
+                continue
+            reason = str(error).partition(":")[0]
+            raise refusal(
+                "data_not_parsed", f"not JSON: {reason}", f"{path}:{start}", _OF_JSON
+            ) from error
+        yield Row(f"{path}:{start}", value)
+        buffer.advance(end)
 
 
 @dataclass
@@ -290,8 +300,8 @@ def _read_json_array(
     buffer = _JsonBuffer(lines, text, text.index("[") + 1, number)
 
     def fail(message: str) -> UserError:
-        cure = "a .json file holds a list of rows, or one object on each line"
-        return refusal("data_not_parsed", f"not JSON: {message}", f"{path}:{buffer.line}", cure)
+        place = f"{path}:{buffer.line}"
+        return refusal("data_not_parsed", f"not JSON: {message}", place, _OF_JSON)
 
     expected = "element or end"
     while character := buffer.next_character():
@@ -331,7 +341,7 @@ def _decode_element(buffer: _JsonBuffer, path: Path) -> tuple[Any, int]:
     Raises ValueError and RecursionError for an incomplete element.
     """
     try:
-        return _DECODER.raw_decode(buffer.text, buffer.position)
-    except _KeyTwiceError as error:
+        return STRICT_DECODER.raw_decode(buffer.text, buffer.position)
+    except KeyTwiceError as error:
         _, end = json.JSONDecoder().raw_decode(buffer.text, buffer.position)
-        return error.problem(f"{path}:{buffer.line}"), end
+        return _key_twice(error, f"{path}:{buffer.line}"), end

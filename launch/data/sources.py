@@ -33,7 +33,7 @@ _UNPACKERS = {
 # files beside the rows of a data set that datasets wrote: what describes it, and its own cache
 _DESCRIPTIONS = re.compile(r"state\.json|dataset_info\.json|dataset_dict\.json|cache-.*\.arrow")
 # names that folders and files of data sets have for the same split
-_SPLITS = (
+SPLITS = (
     ("train", "training"),
     ("validation", "valid", "val", "dev"),
     ("test", "testing", "eval"),
@@ -41,7 +41,7 @@ _SPLITS = (
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # files beside a missing one, with which its name is compared
 # The version of the conversion. Raise it when the same files would be converted to other rows.
-CONVERTER = 7
+CONVERTER = 8
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 
@@ -112,8 +112,8 @@ def _list_files(path: Path, split: str) -> list[Path]:
 
 def _files_of_split(files: list[Path], root: Path, split: str) -> list[Path]:
     """Return the files of a split; without any, those of no other split; without any, all."""
-    own_names = next((names for names in _SPLITS if split in names), (split,))
-    other_names = [name for names in _SPLITS if names != own_names for name in names]
+    own_names = next((names for names in SPLITS if split in names), (split,))
+    other_names = [name for names in SPLITS if names != own_names for name in names]
     own = [file for file in files if _is_named_after(file.relative_to(root), own_names)]
     if own:
         return own

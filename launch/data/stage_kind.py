@@ -11,19 +11,36 @@ from launch.data.choices import refuse_choices, refuse_hidden_choices
 from launch.data.columns import COMPLETIONS
 from launch.data.formats import ends_with_answer
 from launch.data.label_balance import LABEL
-from launch.data.labels import CHOSEN_ALONE, cure_of_text, find_verdict_word, is_judged, is_label
 from launch.data.labels import NAMES as LABELS
+from launch.data.labels import (
+    cure_of_judgement,
+    cure_of_text,
+    find_judgement,
+    find_verdict_word,
+    is_label,
+)
+from launch.data.nested_rows import refuse_columns
 from launch.data.pairs import is_pair
 from launch.data.prompts import CHATS, PROMPTS, column_of_question, find_column
+from launch.data.rendered import find_mark
 from launch.data.row_errors import RowError, path_of_text
+from launch.data.transcripts import is_transcript
 from launch.data.truths import find_truth
 from launch.data.turns import read_turns
-from launch.data.unknown import find_sentences, may_be_answer
+from launch.data.unknown import (
+    explain_turn,
+    find_numbered,
+    find_sentences,
+    is_one_turn,
+    may_be_answer,
+    name_sides,
+)
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
 
 # words in the name of a column that may say which of several answers is better
 _VERDICT = re.compile("better|choice|label|prefer|rank|rating|score|winner", re.IGNORECASE)
+_WORSE = re.compile("reject|worse|worst|incorrect|wrong|^bad|negative|losing", re.IGNORECASE)
 _SOLUTION = "solution"  # the steps to an answer, in data sets of mathematics
 
 
@@ -33,16 +50,33 @@ def choose_kind(
     place: str,
     columns: Collection[str] = (),
     labels: Collection[float] = (),
+    *,
+    own: Mapping[str, str] | None = None,
 ) -> Kind:
     """Return the kind of stage that the columns of a row are for; a verifier is for RLVR alone, and a
     label that `columns` names for KTO. `labels` are the numbers that the rows have in the column of
-    a label.
+    a label, and `own` are the file's names of columns.
 
     Raises UserError (data_columns) for a row with an answer and a ground truth, which two kinds of
     stage fit, for an answer that may be another column or labelled by a word, and for a prompt whose
     answers may stand in a column that launch does not know: they would not be learned. Raises
     UserError (data_row) for choices that the prompt does not show.
     """
+    try:
+        return _choose(row, verifier, place, columns, labels)
+    except RowError as error:
+        raise UserError(write_options(error.problem(place, own))) from error
+
+
+def _choose(
+    row: Mapping[str, object],
+    verifier: str | None,
+    place: str,
+    columns: Collection[str],
+    labels: Collection[float],
+) -> Kind:
+    """Return the kind of stage. Raises UserError, and RowError."""
+    refuse_columns(row)
     if verifier is not None:
         return Kind.rlvr
     names = {name for name, value in row.items() if value is not None}
@@ -72,28 +106,27 @@ def choose_kind(
         return Kind.kto if is_label(row) else Kind.sft
     answers = [name for name in row if may_be_answer(name, row[name])]
     if not answers:
-        try:
-            refuse_hidden_choices(row)
-        except RowError as error:
-            raise UserError(error.problem(place)) from error
+        for name in find_numbered(row):
+            refuse_choices(row, name)
+        refuse_hidden_choices(row)
         answers = find_sentences(row)
+        _refuse_transcript(row, answers)
     if answers:
         _refuse_answers(row, answers, place)
     return Kind.sft if names.isdisjoint(PROMPTS) else Kind.rlvr
 
 
 def _refuse_judgement(row: Mapping[str, object], labels: Collection[float], place: str) -> None:
-    """Refuse an answer whose row may judge it without saying so: by `chosen` without a rejected
-    answer, or by a label that has two values or is -1 in some row.
+    """Refuse an answer that a column such as `chosen` or `is_correct` may judge, or a label of two
+    numbers, or of numbers of which one is -1.
 
     Raises UserError: data_columns.
     """
     label = find_column(row, LABELS)
-    if is_judged(row):
-        statement = f"{CHOSEN_ALONE} is {row[CHOSEN_ALONE]}"
-        named = (
-            f"{CHOSEN_ALONE}:{'true/false' if isinstance(row[CHOSEN_ALONE], bool | str) else '1/0'}"
-        )
+    judgement = find_judgement(row)
+    if judgement is not None:
+        statement = f"{judgement} is {row[judgement]}"
+        named = cure_of_judgement(row, judgement).partition("=")[2]
     elif label and (len(labels) == 2 or -1.0 in labels):
         numbers = [f"{number:g}" for number in sorted(labels)]
         statement = f"{label} has the values {', '.join(numbers)}"
@@ -101,7 +134,7 @@ def _refuse_judgement(row: Mapping[str, object], labels: Collection[float], plac
     else:
         return
     message = f"{statement}, which may say whether the answer is a good one"
-    learnt = "the good ones" if is_judged(row) else "all"
+    learnt = "the good ones" if judgement is not None else "all"
     cure = (
         f"for KTO name its two values, the good one first (--columns label={named}); --kind sft "
         f"learns {learnt}"
@@ -134,18 +167,20 @@ def _refuse_two_meanings(row: Mapping[str, object], columns: Collection[str], pl
 
 
 def _refuse_answers(row: Mapping[str, object], answers: list[str], place: str) -> None:
-    """Refuse a prompt that these columns may answer. Raises UserError: data_columns, data_row."""
+    """Refuse a prompt that these columns may answer.
+
+    Raises UserError: data_columns. Raises RowError: data_row, data_columns.
+    """
+    if is_one_turn(row):
+        raise explain_turn()
     prompt = find_column(row, ("instruction", *PROMPTS))
-    try:
-        read_turns("user", row[prompt], prompt)
-        for name in answers:
-            refuse_choices(row, name)
-    except RowError as error:
-        raise UserError(write_options(error.problem(place))) from error
+    read_turns("user", row[prompt], prompt)
+    for name in answers:
+        refuse_choices(row, name)
     listed = ", ".join(map(repr, answers))
     message = f"the row has a prompt, and {listed} may hold what answers it"
     column = "MY_COLUMN"
-    if len(answers) == 1:
+    if len(answers) == 1 and not _WORSE.search(answers[0]):
         column = f"{answers[0]}{path_of_text(row[answers[0]])}"
     learnt = f"name the column to learn (--columns completion={column})"
     is_list = re.search(r"\.\d+\b", column) is not None
@@ -153,10 +188,25 @@ def _refuse_answers(row: Mapping[str, object], answers: list[str], place: str) -
         learnt = f"name what to learn, such as the first of several (--columns completion={column})"
     verdicts = [name for name in row if _VERDICT.search(name) and name not in answers]
     pair = "those of a better and a worse answer (--columns chosen=MY_COLUMN,rejected=OTHER_COLUMN)"
-    if verdicts and (is_list or len(answers) > 1):
+    sides = name_sides(row)
+    if sides:
+        pair = f"those of a better and a worse answer ({_as_options(sides)})"
+    elif verdicts and (is_list or len(answers) > 1):
         pair = f"write a better one as chosen and a worse one as rejected, by {verdicts[0]!r}"
     cure = f"{learnt}, or {pair}, or take the prompts alone (--kind rlvr)"
     raise refusal("data_columns", message, place, cure)
+
+
+def _refuse_transcript(row: Mapping[str, object], others: list[str]) -> None:
+    """Refuse a prompt that is a conversation in one text; `others` are columns that may not answer it.
+
+    Raises RowError: data_row.
+    """
+    prompt = column_of_question(row)
+    text = row.get(prompt)
+    if others and isinstance(text, str) and find_mark(text) and not is_transcript(text):
+        message = f"{prompt} is a conversation in one text (it has {find_mark(text)!r})"
+        raise RowError(message, "split it into a list of messages, with its answers")
 
 
 def write_options(problem: Finding) -> Finding:
@@ -165,10 +215,15 @@ def write_options(problem: Finding) -> Finding:
     """
     if problem.cure is None:
         return problem
-    overrides = r"data\.columns\.\S+(?: data\.columns\.\S+)*"
-    cure = re.sub(overrides, _as_option, str(problem.cure))
-    cure = cure.replace("data.format=text", "--text").replace("recipe.verifier=", "--verifier ")
+    cure = _as_options(str(problem.cure))
+    cure = cure.replace("data.format=text", "--text").replace("data.format=", "--format ")
+    cure = cure.replace("recipe.verifier=", "--verifier ")
     return replace(problem, cure=Fix(cure))
+
+
+def _as_options(text: str) -> str:
+    overrides = r"data\.columns\.\S+(?: data\.columns\.\S+)*"
+    return re.sub(overrides, _as_option, text)
 
 
 def _as_option(overrides: re.Match[str]) -> str:

@@ -158,7 +158,8 @@ def _find_simple_conversion(type_: Any) -> _Convert | None:
     if types.is_map(type_):
         return lambda pairs: {str(key): value for key, value in pairs}
     if types.is_binary(type_) or types.is_large_binary(type_):
-        return lambda value: bytes(value).decode("utf-8", "replace")
+        # A text that is no UTF-8 is refused where it is used, by its half characters.
+        return lambda value: bytes(value).decode("utf-8", "surrogateescape")
     kinds = ("string", "large_string", "integer", "floating", "boolean", "null", "dictionary")
     is_json_value = any(getattr(types, f"is_{kind}")(type_) for kind in kinds)
     return None if is_json_value else str  # dates, times, decimals

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.data.row_errors import RowError, describe_type, parse_json
+from launch.data.row_errors import (
+    STRICT_DECODER,
+    KeyTwiceError,
+    RowError,
+    describe_type,
+    read_json,
+)
 
 _ARGUMENTS = ("arguments", "parameters", "args")  # names of a call's arguments
 _DECLARATIONS = ("functionDeclarations", "function_declarations")  # Gemini's
@@ -21,7 +27,7 @@ def read_calls(value: object, place: str) -> list[dict[str, Any]]:
 
     Raises RowError: data_row.
     """
-    calls = parse_json(value) if isinstance(value, str) else value
+    calls = read_json(value, place) if isinstance(value, str) else value
     if isinstance(calls, dict):
         calls = [calls]
     if not isinstance(calls, list) or not calls:
@@ -32,7 +38,7 @@ def read_calls(value: object, place: str) -> list[dict[str, Any]]:
 def _read_call(call: object, place: str) -> dict[str, Any]:
     """Return a call as `{type: function, function: {name, arguments}}`, with its other keys."""
     if isinstance(call, str):
-        call = parse_json(call)
+        call = read_json(call, place)
     if not isinstance(call, Mapping):
         raise RowError(f"a call of {place} is {describe_type(call)}", _EXPECTED_CALL)
     function: Any = call.get("function")
@@ -48,7 +54,7 @@ def _read_call(call: object, place: str) -> dict[str, Any]:
     if not isinstance(name, str) or not name:
         raise RowError(f"a call of {place} has no name", _EXPECTED_CALL)
     arguments = function.get("arguments")
-    parsed = parse_json(arguments) if isinstance(arguments, str) else arguments
+    parsed = read_json(arguments, place) if isinstance(arguments, str) else arguments
     if parsed is None and not isinstance(arguments, str):
         parsed = {}
     if isinstance(arguments, str) and not arguments.strip():
@@ -68,9 +74,9 @@ def read_tools(value: object, column: str) -> list[dict[str, Any]]:
     """
     if isinstance(value, str) and not value.strip():
         return []
-    tools = parse_json(value) if isinstance(value, str) else value
+    tools = read_json(value, column) if isinstance(value, str) else value
     if tools is None and isinstance(value, str):
-        tools = _parse_lines(value)
+        tools = _parse_lines(value, column)
     if isinstance(tools, dict):
         tools = [tools]
     if tools is None or not isinstance(tools, list):
@@ -89,16 +95,18 @@ def _flatten(tools: list[Any]) -> Iterator[Any]:
         yield from declared if isinstance(declared, list) else (tool,)
 
 
-def _parse_lines(text: str) -> object:
-    """Return the objects that a text holds as JSON behind each other; None if it holds others."""
-    import json
+def _parse_lines(text: str, column: str) -> object:
+    """Return the objects that a text holds as JSON behind each other; None if it holds others.
 
-    decoder = json.JSONDecoder()
+    Raises RowError: data_row, for an object that has a key twice.
+    """
     found = []
     rest = text.strip()
     while rest:
         try:
-            value, end = decoder.raw_decode(rest)
+            value, end = STRICT_DECODER.raw_decode(rest)
+        except KeyTwiceError as error:
+            raise RowError(f"{column}: {error}", "leave one of them") from error
         except ValueError:
             return None
         found.append(value)
@@ -108,7 +116,7 @@ def _parse_lines(text: str) -> object:
 
 def _read_tool(tool: object, column: str) -> dict[str, Any]:
     if isinstance(tool, str):
-        tool = parse_json(tool)
+        tool = read_json(tool, column)
     if not isinstance(tool, dict):
         message = f"{column} has {describe_type(tool)} where the definition of a function belongs"
         raise RowError(message, "write each as an object with name and parameters")

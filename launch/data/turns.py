@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.data.marks import MARKS, MARKS_OF_PARTS, marks_of
-from launch.data.row_errors import RowError, describe_type, parse_list, path_of_text, read_text
+from launch.data.marks import MARKS, MARKS_OF_PARTS, marks_of, refuse_bad_turn
+from launch.data.row_errors import RowError, describe_type, path_of_text, read_list, read_text
 from launch.data.tools import read_calls
 
 Message = dict[str, Any]
@@ -69,8 +69,7 @@ def read_turns(role: str, value: object, column: str) -> list[Message]:
         return [{"role": role, "content": read_text(value, column)}]
     if value and all(isinstance(element, str) for element in value):
         known = _known_column(role, column)
-        own = "MY_COLUMN" if column == known else column
-        cure = f"name one of them, as in data.columns.{known}={own}.0"
+        cure = f"name one of them, as in data.columns.{known}={column}.0"
         raise RowError(f"{column} is a list of texts; a text or messages are expected", cure)
     return read_messages(value, column)
 
@@ -99,7 +98,7 @@ def read_messages(value: object, column: str) -> list[Message]:
     Raises RowError: data_row, data_roles, data_no_answer.
     """
     if isinstance(value, str):
-        value = parse_list(value)
+        value = read_list(value, column)
     if isinstance(value, dict) and _is_transposed(value):
         value = [dict(zip(value, keys, strict=True)) for keys in zip(*value.values(), strict=True)]
     if not isinstance(value, list):
@@ -131,7 +130,7 @@ def read_history(value: object) -> list[Message]:
     Raises RowError: data_row, data_roles.
     """
     if isinstance(value, str):
-        value = parse_list(value)
+        value = read_list(value, "history")
     if value is None or value in ("", []):
         return []
     if not isinstance(value, list):
@@ -230,6 +229,8 @@ def _read_message(turn: Mapping[str, object], place: str) -> Message:
     given = {key: value for key, value in turn.items() if value is not None}
     rest = {key: given[key] for key in given if key not in (*ROLE_KEYS, *CONTENT_KEYS)}
     _refuse_two_texts(turn, place)
+    if role == "assistant":
+        refuse_bad_turn(turn, place)
     content = _first_given(turn, CONTENT_KEYS)
     if _is_call(turn):
         _read_keys(rest, place)
@@ -248,9 +249,16 @@ def _read_message(turn: Mapping[str, object], place: str) -> Message:
         text = content if isinstance(content, str) else ""
     elif content == "" and role in ("system", "tool", "environment"):
         text = ""
+    elif is_blank:
+        cure = "leave the turn out, or write its text"
+        raise RowError(f"{place}, a turn of {role}, is {_describe_blank(content)}", cure)
     else:
         text = read_text(content, place)
     return {"role": role, "content": text, **rest}
+
+
+def _describe_blank(content: object) -> str:
+    return "null where text belongs" if content is None else "empty"
 
 
 def _refuse_two_texts(turn: Mapping[str, object], place: str) -> None:

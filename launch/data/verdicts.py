@@ -52,7 +52,8 @@ def choose_sides(row: Mapping[str, object], verdict: Verdict) -> dict[str, str]:
     if better is not None:
         return {"chosen": better, "rejected": second if better == first else first}
     message = f"{verdict.column} is {row[verdict.column]!r}: neither {first} nor {second} is better"
-    raise RowError(message, "leave the row out", "data_pair")
+    cure = f"write {first} or {second} there, or leave out rows of which neither is better"
+    raise RowError(message, cure, "data_pair")
 
 
 def find_named(value: object, answers: tuple[str, str]) -> str | None:

@@ -229,6 +229,21 @@ def test_a_file_that_exists_is_never_overwritten(folder: Path) -> None:
     assert path.read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.parametrize("form", ["prompt_completion", "text"])
+def test_the_format_is_named_where_the_columns_would_be_read_in_another_way(
+    folder: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """A list of texts in every row is refused, unless the format of the rows is set."""
+    rows = [{"prompt": f"Name {n}.", "completion": f'["a{n}", "b"]', "text": "x"} for n in range(2)]
+    write_lines(folder / "lists.jsonl", rows)
+    line = ["mine", "--data", "lists.jsonl", "--model", "demo", "--print"]
+    with pytest.raises(UserError) as refused:
+        new(line)
+    assert "--format prompt_completion" in str(refused.value.problems[0].cure)
+    assert new([*line, "--format", form]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["format"] == form
+
+
 def test_print_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(folder / "chats.jsonl", [CHAT])
     assert new(["mine", "--data", "chats.jsonl", "--model", "demo", "--print"]) == 0
@@ -246,6 +261,10 @@ def test_print_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) 
         (["mine", "--data", "chats.jsonl", "--model", "qwen2_5_8b"], "unknown_model"),
         (["mine", "--data", "chats.jsonl", "--columns", "frage"], "unreadable_columns"),
         (["mine", "--data", "latin\udce4.jsonl"], "not_utf8"),
+        (["mine", "--data", "chats.jsonl", "--text", "--format", "chat"], "usage"),
+        (["mine", "--data", "chats.jsonl", "--format", "text", "--kind", "dpo"], "usage"),
+        (["mine", "--data", "chats.jsonl", "--format", "alpaca"], "data_columns"),
+        (["mine", "--data", "chats.jsonl", "--format", "chats"], "bad_value"),
     ],
 )
 def test_what_can_not_work_writes_nothing(folder: Path, argv: list[str], id: str) -> None:

@@ -137,3 +137,35 @@ def test_lists_in_some_rows_and_those_of_a_named_format_are_texts(tmp_path: Path
     assert converted(write_csv(tmp_path / "a.csv", rows)) == [learnt, CHAT]
     path = write_csv(tmp_path / "b.csv", rows[:2])
     assert converted(path, form=DataFormat.prompt_completion) == [learnt]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("messages", '[{"role": "user", "content": "Hi", "content": "Ho"}]'),
+        ("completion", '{"role": "assistant", "content": "Hi", "content": "Ho"}'),
+        ("history", '[{"role": "user", "content": "Hi", "content": "Ho"}]'),
+        ("tools", '[{"name": "find", "name": "seek", "parameters": {}}]'),
+        ("tools", '{"name": "find", "name": "seek"}\n{"name": "look"}'),
+    ],
+)
+def test_a_key_twice_in_a_cell_is_refused(tmp_path: Path, column: str, value: str) -> None:
+    """json would keep the last one."""
+    row = {"prompt": "Hi", "completion": "Hello"}
+    if column == "messages":
+        row = {}
+    path = write_csv(tmp_path / "a.csv", [[*row, column], [*row.values(), value]])
+    if column in row:
+        path = write_csv(tmp_path / "a.csv", [list(row), ["Hi", value]])
+    [problem] = problems(path)
+    assert (problem.id, problem.where) == ("data_row", f"{path}:2")
+    assert column in problem.message and "twice" in problem.message
+
+
+def test_a_key_twice_in_the_arguments_of_a_call_is_refused(tmp_path: Path) -> None:
+    call = {"name": "find", "arguments": '{"a": 1, "a": 2}'}
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]}]
+    [problem] = problems(write_lines(tmp_path / "a.jsonl", [{"messages": turns}]))
+    assert "'a' stands twice" in problem.message
+    answer = {"prompt": "Hi", "completion": '{"a": 1, "a": 2}'}  # a text of its own
+    assert len(converted(write_lines(tmp_path / "b.jsonl", [answer]))) == 1

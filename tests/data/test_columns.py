@@ -74,6 +74,29 @@ def test_an_object_with_messages_becomes_columns() -> None:
     assert unfold(CHAT) == CHAT
 
 
+def test_a_path_into_an_object_names_its_conversation_alone(tmp_path: Path) -> None:
+    tools = [{"name": "find", "parameters": {}}]
+    turns = [{"role": "user", "content": "Hi"}]
+    row = {"input": {"messages": turns, "tools": tools}, "output": "Hello"}
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    [read] = converted(path, columns={"prompt": "input.messages"})
+    assert read["messages"] == CHAT["messages"] and "find" in read["tools"]
+    whole = {"input": {"messages": CHAT["messages"], "tools": tools}}
+    path = write_lines(tmp_path / "b.jsonl", [whole])
+    [read] = converted(path, columns={"messages": "input.messages"})
+    assert read["messages"] == CHAT["messages"] and "find" in read["tools"]
+
+
+@pytest.mark.parametrize(
+    "name", ["System Prompt", "system-prompt", "SYSTEM_PROMPT", "system prompt"]
+)
+def test_words_of_a_name_may_be_joined_in_any_way(tmp_path: Path, name: str) -> None:
+    row = {name: "Be kind.", "My Question": "Hi", "my-reply": "Hello"}
+    path = write_lines(tmp_path / "a.jsonl", [row])
+    [read] = converted(path, columns={"prompt": "my_question", "completion": "My Reply"})
+    assert [turn["content"] for turn in read["messages"]] == ["Be kind.", "Hi", "Hello"]
+
+
 @pytest.mark.parametrize(
     ("row", "form", "read"),
     [

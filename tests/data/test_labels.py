@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from launch.data.stage_kind import choose_kind
 from launch.data.staging import load_staged, stage
 from launch.digests import hash_file
 from launch.errors import UserError
-from tests.data.files import CHAT, PAIR, local, write_csv, write_lines
+from tests.data.files import CHAT, PAIR, converted, local, problems, write_csv, write_lines
 
 ANSWER = {"prompt": "Hi", "completion": "Hello"}
 
@@ -156,6 +157,58 @@ def test_rows_are_for_kto_by_their_label(
     row: dict[str, Any], columns: tuple[str, ...], kind: Kind
 ) -> None:
     assert choose_kind(row, None, "rows.jsonl:1", columns) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("if_chosen", True, False),
+        ("is_correct", "True", "False"),
+        ("selected", 1, 0),
+        ("thumbs_up", 1.0, 0.0),
+        ("Accepted", True, False),
+    ],
+)
+def test_a_column_that_judges_answers_is_asked_about_and_bad_ones_are_not_learnt(
+    tmp_path: Path, name: str, good: object, bad: object
+) -> None:
+    rows = [
+        {"prompt": f"{n}?", "completion": f"a {n}", name: bad if n % 2 else good} for n in (2, 3)
+    ]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(UserError) as refused:
+        read_for_draft(path, {})
+    cure = str(refused.value.problems[0].cure)
+    [named] = re.findall(r"--columns label=([^)]+)\)", cure)
+    assert read_for_draft(path, {"label": named}).structure.labels == LabelCount(1, 1)
+    assert [row["label"] for row in converted(path, kind=Kind.kto, columns={"label": named})] == [
+        True,
+        False,
+    ]
+    [problem] = problems(path)
+    assert (problem.id, problem.where) == ("data_row", f"{path}:2")
+    assert f"data.columns.label={named}" in str(problem.cure)
+    assert len(converted(path, skips=True)) == 1
+
+
+@pytest.mark.parametrize(
+    "extra", [{"correct": 0}, {"best": 1}, {"is_chosen": "maybe"}, {"good": 3}]
+)
+def test_what_is_no_judgement_is_an_unused_column(tmp_path: Path, extra: dict[str, Any]) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [{**ANSWER, **extra}])
+    assert len(converted(path)) == 1
+
+
+def test_a_turn_that_was_not_chosen_is_not_learnt(tmp_path: Path) -> None:
+    turns = [
+        {"role": "user", "content": "Hi", "turn": 0},
+        {"role": "model", "content": "Hello", "turn": 0, "if_chosen": True},
+        {"role": "model", "content": "Go away", "turn": 0, "if_chosen": False},
+    ]
+    path = write_lines(tmp_path / "rows.jsonl", [{"conversation": turns}])
+    [problem] = problems(path)
+    assert problem.id == "data_row" and "turn 3 of conversation has if_chosen" in problem.message
+    assert len(converted(write_lines(path, [{"conversation": turns[:2]}]))) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from launch.config.kinds import Kind
 from launch.data.structure import read_structure
-from tests.data.files import CHAT, converted, local, write_lines
+from tests.data.files import CHAT, converted, local, problems, write_lines
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -183,3 +183,12 @@ def test_values_without_a_json_form_become_texts(
     rows = [{"prompt": "Well?", "ground_truth": "4", "extra": {"at": [value()]}}]
     [row] = converted(write_parquet(tmp_path / "a.parquet", rows), kind=Kind.rlvr)
     assert row["extra"] == {"at": [expected]}
+
+
+def test_bytes_that_are_no_text_are_refused_where_they_are_used(tmp_path: Path) -> None:
+    rows = {"prompt": [b"Hi", b"Ho"], "completion": [b"Hello", b"\xff\xfe"], "raw": [b"\xff", b""]}
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table(rows), path)
+    [problem] = problems(path)
+    assert (problem.id, problem.where) == ("data_row", f"{path}:row 2")
+    assert converted(path, skips=True)[0]["messages"][1]["content"] == "Hello"

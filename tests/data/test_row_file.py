@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from launch.data import row_file
+from launch.data.row_file import encode_row
 from launch.data.staging import stage
 from launch.planning.digest_cache import DigestCache
 from tests.data.files import chat, local, write_lines
@@ -50,3 +51,7 @@ def test_the_loader_returns_what_was_written(tmp_path: Path) -> None:
     assert path.stat().st_size > 11 << 20
     loaded = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "hf"))
     assert list(loaded["train"]) == rows_of(path)
+
+
+def test_a_column_of_a_verifier_that_is_no_text_is_written() -> None:
+    assert json.loads(encode_row({"raw": "a\udcff"})) == {"raw": "a?"}

@@ -85,6 +85,14 @@ READ = (
     ),
     # as spreadsheets write it in much of Europe
     Read("CSV with semicolons", "a.csv", b"prompt;completion\nWhy?;a, b\n", SHORT, (2,)),
+    Read("CSV that Excel wrote", "a.csv", b"sep=;\nprompt;completion\nWhy?;a, b\n", SHORT, (3,)),
+    Read(
+        "CSV for Excel",
+        "a.csv",
+        b'\xef\xbb\xbf"SEP=,"\r\nprompt,completion\r\nWhy?,"a, b"\r\n',
+        SHORT,
+        (3,),
+    ),
     Read("CSV with tabs", "a.csv", b"prompt\tcompletion\nWhy?\ta, b\n", SHORT, (2,)),
     Read("CSV with bars", "a.csv", b'prompt|completion\nWhy?|"a, b"\n', SHORT, (2,)),
     Read(
@@ -171,12 +179,12 @@ REFUSED = (
     Refused("a comma too many", "a.json", b'[{"a": 1},\n]', PARSED, 2),
     Refused("two lists", "a.json", b'[{"a": 1}]\n[', PARSED, 1),
     Refused(
-        "an object on many lines",
+        "an object that is cut off",
         "a.json",
-        b'{\n "a": 1\n}',
+        b'{\n "a": 1\n',
         PARSED,
         1,
-        ("1",),
+        (",",),
     ),
     Refused(
         "too few columns",
@@ -203,6 +211,7 @@ REFUSED = (
         ("a",),
     ),
     Refused("a quote without an end", "a.csv", b'a,b\n"1,2\n', PARSED, 2),
+    Refused("the same below Excel's line", "a.csv", b'sep=,\na,b\n"1,2\n', PARSED, 3),
     Refused(
         "gzip as JSON",
         "a.jsonl",

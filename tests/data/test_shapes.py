@@ -77,10 +77,10 @@ def test_a_column_that_few_rows_fill_is_named_with_their_number(tmp_path: Path) 
 def test_marks_of_answers_are_named(tmp_path: Path) -> None:
     """A mark that is not known may say that an answer is wrong."""
     rows = [
-        {"prompt": "Hi", "completion": f"{n}", "label": n % 2, "is_right": n > 2} for n in range(5)
+        {"prompt": "Hi", "completion": f"{n}", "label": n % 2, "is_odd": n > 2} for n in range(5)
     ]
     path = write_lines(tmp_path / "a.jsonl", rows)
-    assert f"{NAMED}'label', 'is_right'" in read_structure(local(path)).describe()
+    assert f"{NAMED}'label', 'is_odd'" in read_structure(local(path)).describe()
 
 
 def test_turns_in_a_text_are_used(tmp_path: Path) -> None:

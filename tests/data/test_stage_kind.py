@@ -139,6 +139,11 @@ CHOICES = (
     {"question": "Which?", "A": "red", "B": "blue", "answer": "B"},
     {"question": "Which?", "option1": "red", "option2": "blue", "answer": 2},
     {"question": "Which?", "option_a": "red", "option_b": "blue", "output": "b"},
+    {"question": "Which?", "candidates": '["red", "blue"]', "answer": "1"},
+    # names in another case, as the file has them
+    {"Question": "Which?", "A": "red", "B": "blue", "Answer": "B"},
+    {"question": "Which?", "endings": ["red", "blue"], "correct-answer": 1.0},
+    {"question": "Which?", "choices": ["red", "blue"], "answer_index": 1},
 )
 
 
@@ -166,6 +171,11 @@ NO_ANSWERS: tuple[tuple[Row, bool], ...] = (
     ({"question": "How many?", "choices": ["red", "blue"], "answer": "12"}, False),
     ({"question": "Which: red or blue?", "A": "red", "B": "blue", "answer": "B"}, False),
     ({"question": "Which?", "a": "red", "b": "blue", "answer": "B"}, False),
+    ({"question": "Which?", "a": "red", "b": "blue", "c": "grey", "answer": "b"}, True),
+    ({"question": "Which?", "options": "a ) red , b ) blue", "answer": "b"}, True),
+    ({"question": "Which?", "options": "['red' 'blue']", "answer": "1"}, True),
+    ({"question": "Which?", "options": "['red' 'blue']", "answer": "blue"}, False),
+    ({"question": "Which?", "options": "There are some.", "answer": "b"}, False),
     (
         {"instruction": "Which?", "input": "red, blue", "options": ["red", "blue"], "output": "B"},
         False,

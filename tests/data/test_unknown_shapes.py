@@ -100,6 +100,14 @@ def test_the_cure_names_one_column_or_the_first_answer_of_a_list(
     assert f"--columns completion={column})" in cure
 
 
+def test_a_worse_answer_is_never_named_as_the_one_to_learn(tmp_path: Path) -> None:
+    for name in ("rejected", "wrong_answer", "incorrect_answers"):
+        cure = str(
+            refusal(write_lines(tmp_path / "a.jsonl", [{"prompt": ASKED, name: "No, never."}])).cure
+        )
+        assert "--columns completion=MY_COLUMN" in cure
+
+
 def test_prompts_are_prompts(tmp_path: Path) -> None:
     for extra in ({}, {"source": "web"}, {"ground_truth": "4", "solution": "2 + 2"}):
         path = write_lines(tmp_path / "a.jsonl", [{"prompt": ASKED, **extra}])
@@ -161,6 +169,20 @@ RENDERED = (
     f"USER: {ASKED} ASSISTANT: {ANSWERED}",
     f"Assistant: {ANSWERED}",
     f"{ASKED}\n\n###\n\n",
+    f"{ASKED}\n<extra_id_1>Assistant\n{ANSWERED}\n<extra_id_1>User\n{ASKED}",
+    f"<|prompter|>{ASKED}</s><|assistant|>",
+    f"<human>: {ASKED}\n<bot>:",
+    f"GPT4 Correct User: {ASKED}<|end_of_turn|>GPT4 Correct Assistant:",
+    f"<|User|>{ASKED}<|Assistant|>",
+    f"[Human]\n{ASKED}",
+    f"<<SYS>>\nBe kind.\n<</SYS>> {ASKED}",
+)
+# texts that only write about such things
+PROSE = (
+    "In HTML <model> is no element, and <user> neither.",
+    "The human: a being. The system: a set of parts.",
+    "## Response\nWrite to the assistant [now].",
+    "<think>What is salt?</think>",
 )
 
 
@@ -169,6 +191,12 @@ def test_turns_that_are_rendered_already_are_named(tmp_path: Path, text: str) ->
     path = write_lines(tmp_path / "a.jsonl", [chat(text, ANSWERED)] * 3)
     described = read_structure(local(path)).describe()
     assert re.search(rf"3 rows hold marks .*{path}:1", described)
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_has_no_marks(tmp_path: Path, text: str) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [chat(text, ANSWERED)] * 3)
+    assert "hold marks" not in read_structure(local(path)).describe()
 
 
 def test_results_of_tools_that_are_rendered_already_are_named(tmp_path: Path) -> None:

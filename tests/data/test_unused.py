@@ -9,7 +9,7 @@ import pytest
 
 from launch.config.kinds import Kind
 from launch.data.structure import read_structure
-from tests.data.files import CHAT, chat, local, write_lines
+from tests.data.files import CHAT, chat, converted, local, write_lines
 
 Row = dict[str, Any]
 
@@ -82,3 +82,11 @@ def test_what_only_the_verifier_gets_is_named(tmp_path: Path) -> None:
 def test_answers_of_prompts_are_counted(tmp_path: Path) -> None:
     rows = [{**CHAT, "ground_truth": "4"}, {"messages": CHAT["messages"][:1], "ground_truth": "4"}]
     assert "1 final answer left out" in describe(tmp_path, rows, Kind.rlvr)
+
+
+def test_columns_of_a_verifier_are_no_conversations_whatever_their_names(tmp_path: Path) -> None:
+    row = {"prompt": "Hi", "ground_truth": "4", "chosen": "Four", "messages": None}
+    path = write_lines(tmp_path / "a.jsonl", [row, {**row, "rejected": [1, 2]}])
+    rows = converted(path, kind=Kind.rlvr)
+    assert rows[0]["prompt"] == [{"role": "user", "content": "Hi"}]
+    assert rows[1]["chosen"] == "Four" and rows[1]["rejected"] == [1, 2]
