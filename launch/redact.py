@@ -11,6 +11,7 @@ that one is only recognised by its name or from the environment.
 
 from __future__ import annotations
 
+import base64
 import bisect
 import html
 import json
@@ -34,6 +35,7 @@ MASK = MASK_BYTES.decode()
 _INTERRUPTION = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\r[^\r\n]{0,80}?\d{1,3}%\|[^\r\n]{0,200}?\]|\r(?!\n)"
 )
+_BASE64 = re.compile(rb"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{24,}={0,2}")
 _VALUE_KEYS = ("value", "val", "default", "argument")
 _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "optional"])
 
@@ -42,7 +44,7 @@ def mask_spans(data: bytes, spans: Iterable[Span]) -> bytes:
     parts: list[bytes] = []
     at = 0
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        if span.end <= at:
+        if span.end <= at or span.end == span.start:
             continue
         if span.start >= at:
             parts += [data[at : span.start], MASK_BYTES]
@@ -94,21 +96,30 @@ class Redactor:
 
         spans = []
         for span in self._plain_spans(b"".join(parts)):
-            if span.end > span.start:
+            if span.end > span.start or span.header:
                 context = in_data(span.context)
+                start = in_data(span.start, side=-1 if span.header else 0)
                 end = in_data(span.end, side=-1)
-                spans.append(Span(context, in_data(span.start), end, span.open_block))
+                spans.append(Span(context, start, end, span.open_block, span.header))
         return spans
 
     def _plain_spans(self, data: bytes) -> list[Span]:
         lowered = data.lower()
         spans = shape_spans(data, lowered) + pem_spans(data) + structure_spans(data, lowered)
+        spans += self._encoded_spans(data)
         for needle in self._needles:
             at = data.find(needle)
             while at >= 0:
                 spans.append(Span(at, at, at + len(needle)))
                 at = data.find(needle, at + len(needle))
         return spans
+
+    def _encoded_spans(self, data: bytes) -> list[Span]:
+        """Find base64 of a text with a secret, such as Docker's file in a variable."""
+        runs = _BASE64.finditer(data)
+        return [
+            Span(run.start(), *run.span()) for run in runs if self._plain_spans(_decoded(run[0]))
+        ]
 
     def redact_bytes(self, data: bytes) -> bytes:
         """Mask the secrets in `data`, preferably whole lines; keep every other byte."""
@@ -200,6 +211,22 @@ def _needles(variables: Iterable[tuple[str, str]]) -> set[bytes]:
             if len(text) >= 6 and not form.startswith("-----"):
                 needles.add(text.encode("utf-8", "surrogateescape"))
     return needles
+
+
+def _decoded(run: bytes) -> bytes:
+    """Return the printable text whose base64, of either alphabet, the run is, else nothing."""
+    standard = run.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    if not _is_text(base64.b64decode(standard[:24])):
+        return b""
+    try:
+        data = base64.b64decode(standard + b"=" * (-len(standard) % 4))
+    except ValueError:
+        return b""
+    return data if _is_text(data) else b""
+
+
+def _is_text(data: bytes) -> bool:
+    return re.fullmatch(rb"[\x20-\x7e\t\r\n]*", data) is not None
 
 
 def _is_secret_value(name: str, value: str) -> bool:
