@@ -227,8 +227,8 @@ class EvidenceCollector:
         documents = self._passes.take_first_documents()
         requested = self._requested
         dataset: Any = getattr(objects.dataloader, "dataset", None)
-        is_packed = self._packing in (batches.BINS, batches.WRAPPED)
-        count = len(dataset) if hasattr(dataset, "__len__") and not is_packed else None
+        arguments = getattr(objects.trainer, "args", None)
+        count = rows.count_loaded(dataset, self._packing, arguments)
         return [
             *order.check_order(
                 objects, documents, script, requested.get(order.ORDER_SEED), self.row_record.sources
