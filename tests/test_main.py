@@ -137,9 +137,9 @@ def test_another_error_of_a_file_is_a_fault_of_launch(monkeypatch: pytest.Monkey
         main([])
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_an_output_that_is_full_is_a_sentence() -> None:
-    with open("/dev/full", "w", encoding="utf-8") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             [sys.executable, "-m", "launch", "help", "keys"],
             cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
