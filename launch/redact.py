@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from launch.secret_blocks import holds_secrets
-from launch.secret_names import is_secret, name_strength
+from launch.secret_names import is_secret, looks_random, name_strength
 from launch.secret_programs import program_spans
 from launch.secret_shapes import MASK_BYTES, Span, pem_spans, shape_spans
 from launch.secret_structure import structure_spans
@@ -172,14 +172,23 @@ class Redactor:
         for argument in programs.split("\0") if programs.count("\0") == len(argv) - 1 else argv:
             name, equals, value = argument.partition("=")
             is_flag = argument.startswith("-")
-            if equals and (is_flag or re.fullmatch(r"[\w.+~]+", name)):
+            if not is_flag and _is_argument(flag, argument):
+                masked.append(MASK)
+            elif equals and (is_flag or re.fullmatch(r"[\w.+~]+", name)):
                 masked.append(f"{name}={self.redact_value(name, value)}")
             elif is_flag:
                 masked.append(self.redact_text(argument))
             else:
-                masked.append(self.redact_value(flag, argument))
-            flag = argument if argument.startswith("--") and not equals else ""
+                masked.append(self.redact_text(argument))
+            flag = "" if equals else argument
         return masked
+
+
+def _is_argument(before: str, argument: str) -> bool:
+    """Whether an argument is the secret that the one before it names, by a flag or a plain name."""
+    if before.startswith("-"):
+        return is_secret(before, argument)
+    return name_strength(before) == 2 and looks_random(argument)
 
 
 _added: set[tuple[str, str]] = set()

@@ -38,7 +38,7 @@ _PROGRAMS: Mapping[bytes, bytes] = {
     + rb"[^\s'\",\0]+){3}" + _BETWEEN + _WORD,
     b"beaker": rb"secret" + _BETWEEN + rb"write(?:" + _BETWEEN + rb"[^\s'\",\0]+)+?" + _BETWEEN + _WORD
     + rb"(?=['\"]?\]?\s*(?:\n|\Z))",
-    b"aws": rb"put-parameter\b[^\n]{0,300}?--value" + _BETWEEN + _WORD,
+    b"aws": rb"put-parameter\b(?:[^\n]|,\n){0,300}?--value" + _BETWEEN + _WORD,
     b"unzip": rb"-P" + _BETWEEN + rb"?" + _WORD,
     b"login": rb"-p" + _BETWEEN + _WORD,
     b"machine": rb"password\s+" + _WORD,

@@ -313,6 +313,7 @@ def _is_joined(data: bytes, before: bytes, name: str, match: re.Match[bytes]) ->
         return is_flag and before.rfind(b"[") > before.rfind(b"]")
     if match["element"] is not None:
         is_pair = is_flag or _is_pair(data, before, match, group)
+        is_pair = is_pair or (name_strength(name) == 2 and looks_random(_text(value)))
         return is_pair and not value.startswith(b"-")
     return match["field"] is None or before.endswith((b'name="', b'name=\\"'))
 

@@ -84,12 +84,25 @@ def test_a_value_of_the_environment_in_base64() -> None:
         ["train", "--hub-token", WORD],
         ["-H", f"Authorization: {WORD}"],
         ["docker", "run", "-e", f"DB_PASS={WORD}"],
+        ["az", "storage", "list", "--account-key", f"{X}=="],
+        ["keytool", "-list", "-storepass", WORD, "-keystore", "k"],
+        ["ngrok", "config", "add-authtoken", X],
+        ["npm", "config", "set", "//registry.npmjs.org/:_authToken", X],
+        ["aws", "ssm", "put-parameter", "--name", "/hf", "--value", WORD],
     ],
 )
 def test_a_command_as_a_list(argv: list[str]) -> None:
     for shown in (Redactor({}).redact_argv(argv), Redactor({}).redact_object({"argv": argv})):
         assert WORD not in json.dumps(shown) and X not in json.dumps(shown)
     assert len(Redactor({}).redact_argv(argv)) == len(argv)
+    for text in (repr(argv), json.dumps(argv), json.dumps(argv, indent=2)):
+        shown_text = Redactor({}).redact_text(text)
+        assert WORD not in shown_text and X not in shown_text
+
+
+def test_a_command_without_a_secret_stays() -> None:
+    argv = ["train", "--lr", "1e-5", "--token", "", "-p", "8080", "tokens", "data.mix=a=b", "-k"]
+    assert Redactor({}).redact_argv(argv) == argv
 
 
 def test_an_item_of_a_list_of_variables() -> None:
