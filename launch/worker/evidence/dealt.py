@@ -13,7 +13,7 @@ from typing import Any
 from .. import columns
 from ..dealing import fill_epoch
 from ..wording import count_of
-from .batches import BINS, FLATTEN
+from .batches import BINS, FLATTEN, NONE
 from .trainer_objects import TrainerObjects
 
 
@@ -66,12 +66,12 @@ def expect_epoch(
 
     Tokens are not known for reward_modeling.py, which takes every pad token for padding, even where
     a model ends its texts with that token, nor of flat rows that are padded. Nothing is known of
-    GRPO, whose passes have generated tokens.
+    rows that are cut into equal pieces, nor of GRPO, whose passes have generated tokens.
     """
     dataset: Any = getattr(objects.dataloader, "dataset", None)
     arguments = objects.arguments if objects.trainer is None else objects.trainer.args
     is_generated = hasattr(objects.trainer, "num_generations")
-    if is_generated or packing is None or not hasattr(dataset, "__len__"):
+    if is_generated or packing not in (NONE, FLATTEN, BINS) or not hasattr(dataset, "__len__"):
         return None
     if arguments is None or _drops_last(objects.dataloader):
         return None

@@ -195,14 +195,25 @@ def test_a_sampler_of_packed_rows_that_deals_others_is_found() -> None:
     assert due.differences(found)
 
 
-def test_rows_that_are_cut_into_equal_pieces_are_counted_as_they_are() -> None:
-    trl = pytest.importorskip("trl", reason="TRL is not installed")
-    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
-
-    pieces = trl.pack_dataset(data_set(), 10, "wrapped")
-    found, due = deal(DataCollatorForLanguageModeling(pad_token_id=0), "wrapped", dataset=pieces)
-    assert found == due.least == due.most
-    assert (found.sequences, found.tokens) == (5, 48)
+@pytest.mark.parametrize(
+    ("requested", "flags", "counts"),
+    [
+        ({"mixture": "1.0", "global_batch": "2 samples"}, (), True),
+        ({"mixture": "1.0"}, (), False),
+        ({"global_batch": "2 samples"}, (), False),
+        ({"mixture": "1.0", "packing": "bins"}, (), True),
+        ({"mixture": "1.0", "packing": "bins"}, ("--pad_to_multiple_of", "8"), True),
+        ({"mixture": "1.0", "packing": "bins"}, ("--context_parallel_degree", "2"), False),
+        ({"packing": "bins"}, (), False),
+    ],
+)
+def test_an_epoch_is_counted_where_rows_are_requested(
+    requested: dict[str, str], flags: tuple[str, ...], counts: bool
+) -> None:
+    program = TrainerProgram(None, "m", flags)
+    collector = EvidenceCollector(PatchContext(program, EventWriter(None, 0), requested=requested))
+    collector.model_prepared(models.model())
+    assert collector._epoch.is_counting is counts
 
 
 @pytest.mark.parametrize("packing", ["flatten", "bins"])
@@ -257,6 +268,7 @@ def test_the_counts_of_all_ranks_are_added(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_not_known_is_not_compared() -> None:
+    assert deal(pad, "wrapped")[1].least == NOTHING
     nothing = dealt.DueCounts(NOTHING, NOTHING)
     assert nothing.differences(dealt.EpochCounts(1, 2, 3)) == []
 
