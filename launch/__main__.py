@@ -36,6 +36,7 @@ except KeyboardInterrupt:  # `main` reports one that comes later
 
 _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+_WRITE_ERRORS = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_ONE_RUN = ("logs", "stop", "report", "eval", "merge")
 _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 
@@ -75,7 +76,7 @@ def _explain(error: OSError | RuntimeError | ModuleNotFoundError) -> str | None:
     """Return the message of an error that is a user's mistake, None for any other error."""
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error)
-    problem = _mistaken_path(error)
+    problem = _failed_write(error) or _mistaken_path(error)
     return None if problem is None else str(problem)
 
 
@@ -97,6 +98,16 @@ def _missing_package(error: ModuleNotFoundError) -> str | None:
         python = shlex.quote(sys.executable)
         cure = f"install it with what it requires: {python} -m pip install tulu-launch"
     return f"this Python ({sys.executable}) lacks the package {package}; {cure}"
+
+
+def _failed_write(error: OSError | RuntimeError) -> Finding | None:
+    """Return the problem of a file that a verb cannot write: the disk is full, or read-only."""
+    if not isinstance(error, OSError) or error.errno not in _WRITE_ERRORS:
+        return None
+    file = error.filename if isinstance(error.filename, str) else "a file"
+    message = f"{file} cannot be written: {error.strerror}"
+    cure = "free some space, or correct its permissions"
+    return Finding.error("not_writable", message, None, cure)
 
 
 def _mistaken_path(error: OSError | RuntimeError) -> Finding | None:

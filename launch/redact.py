@@ -11,6 +11,7 @@ that one is only recognised by its name or from the environment.
 
 from __future__ import annotations
 
+import base64
 import bisect
 import html
 import json
@@ -22,7 +23,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from launch.secret_blocks import holds_secrets
-from launch.secret_names import is_secret, name_strength
+from launch.secret_names import is_secret, looks_random, name_strength
 from launch.secret_programs import program_spans
 from launch.secret_shapes import MASK_BYTES, Span, pem_spans, shape_spans
 from launch.secret_structure import structure_spans
@@ -34,6 +35,7 @@ MASK = MASK_BYTES.decode()
 _INTERRUPTION = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\r[^\r\n]{0,80}?\d{1,3}%\|[^\r\n]{0,200}?\]|\r(?!\n)"
 )
+_BASE64 = re.compile(rb"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{24,}={0,2}")
 _VALUE_KEYS = ("value", "val", "default", "argument")
 _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "optional"])
 
@@ -42,7 +44,7 @@ def mask_spans(data: bytes, spans: Iterable[Span]) -> bytes:
     parts: list[bytes] = []
     at = 0
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        if span.end <= at:
+        if span.end <= at or span.end == span.start:
             continue
         if span.start >= at:
             parts += [data[at : span.start], MASK_BYTES]
@@ -94,21 +96,30 @@ class Redactor:
 
         spans = []
         for span in self._plain_spans(b"".join(parts)):
-            if span.end > span.start:
+            if span.end > span.start or span.header:
                 context = in_data(span.context)
+                start = in_data(span.start, side=-1 if span.header else 0)
                 end = in_data(span.end, side=-1)
-                spans.append(Span(context, in_data(span.start), end, span.open_block))
+                spans.append(Span(context, start, end, span.open_block, span.header))
         return spans
 
     def _plain_spans(self, data: bytes) -> list[Span]:
         lowered = data.lower()
         spans = shape_spans(data, lowered) + pem_spans(data) + structure_spans(data, lowered)
+        spans += self._encoded_spans(data)
         for needle in self._needles:
             at = data.find(needle)
             while at >= 0:
                 spans.append(Span(at, at, at + len(needle)))
                 at = data.find(needle, at + len(needle))
         return spans
+
+    def _encoded_spans(self, data: bytes) -> list[Span]:
+        """Find base64 of a text with a secret, such as Docker's file in a variable."""
+        runs = _BASE64.finditer(data)
+        return [
+            Span(run.start(), *run.span()) for run in runs if self._plain_spans(_decoded(run[0]))
+        ]
 
     def redact_bytes(self, data: bytes) -> bytes:
         """Mask the secrets in `data`, preferably whole lines; keep every other byte."""
@@ -161,14 +172,23 @@ class Redactor:
         for argument in programs.split("\0") if programs.count("\0") == len(argv) - 1 else argv:
             name, equals, value = argument.partition("=")
             is_flag = argument.startswith("-")
-            if equals and (is_flag or re.fullmatch(r"[\w.+~]+", name)):
+            if not is_flag and _is_argument(flag, argument):
+                masked.append(MASK)
+            elif equals and (is_flag or re.fullmatch(r"[\w.+~]+", name)):
                 masked.append(f"{name}={self.redact_value(name, value)}")
             elif is_flag:
                 masked.append(self.redact_text(argument))
             else:
-                masked.append(self.redact_value(flag, argument))
-            flag = argument if argument.startswith("--") and not equals else ""
+                masked.append(self.redact_text(argument))
+            flag = "" if equals else argument
         return masked
+
+
+def _is_argument(before: str, argument: str) -> bool:
+    """Whether an argument is the secret that the one before it names, by a flag or a plain name."""
+    if before.startswith("-"):
+        return is_secret(before, argument)
+    return name_strength(before) == 2 and looks_random(argument)
 
 
 _added: set[tuple[str, str]] = set()
@@ -200,6 +220,22 @@ def _needles(variables: Iterable[tuple[str, str]]) -> set[bytes]:
             if len(text) >= 6 and not form.startswith("-----"):
                 needles.add(text.encode("utf-8", "surrogateescape"))
     return needles
+
+
+def _decoded(run: bytes) -> bytes:
+    """Return the printable text whose base64, of either alphabet, the run is, else nothing."""
+    standard = run.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    if not _is_text(base64.b64decode(standard[:24])):
+        return b""
+    try:
+        data = base64.b64decode(standard + b"=" * (-len(standard) % 4))
+    except ValueError:
+        return b""
+    return data if _is_text(data) else b""
+
+
+def _is_text(data: bytes) -> bool:
+    return re.fullmatch(rb"[\x20-\x7e\t\r\n]*", data) is not None
 
 
 def _is_secret_value(name: str, value: str) -> bool:

@@ -47,6 +47,7 @@ class StreamRedactor:
         self._held = b""
         self._block_left = 0  # bytes that may still be dropped of a block of lines, 0 outside one
         self._block_line = PEM_LINE
+        self._header = b""  # of a table, or a list, that may continue
         self._in_secret = False  # whether a secret longer than the cap continues
 
     def feed(self, data: bytes) -> bytes:
@@ -73,12 +74,17 @@ class StreamRedactor:
             data = self._drop_block(data)
         if not data:
             return b""
+        known = len(self._header)  # passed on before, with no secret in it
+        data = self._header + data
         spans = self._redactor.spans(data)
+        self._header = b""
         for span in spans:
+            self._header = span.header or self._header
             if span.open_block:
                 self._block_left = self._block_limit
                 self._block_line = span.open_block
-        return mask_spans(data, spans) if spans else data
+        new = [span for span in spans if span.start >= known]
+        return mask_spans(data, new)[known:] if new else data[known:]
 
     def _drop_block(self, data: bytes) -> bytes:
         """Return the data without the rest of a block of lines that began in an earlier piece."""

@@ -18,10 +18,10 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ALWAYS = _word_set(
     "secret secrets password passwords passwd passphrase credential credentials apikey apikeys "
     "privatekey secretkey accesskey authtoken accesstoken hftoken apitoken authorization "
-    "jwt dsn cred creds bearer webhook passcode"
+    "jwt dsn cred creds bearer webhook passcode authkey"
 )
 # words that follow another one without a break: PGPASSWORD, identitytoken
-_ENDINGS = ("password", "passwd", "passphrase", "secretkey", "apikey")
+_ENDINGS = ("password", "passwd", "passphrase", "secretkey", "apikey", "storepass", "keypass")
 _PLACES = _word_set(
     "path file dir folder name length len count type limit size ttl timeout expiry expires line job"
 )
@@ -55,6 +55,8 @@ _SERVERS = _word_set(
 _LOGINS = _word_set("ssh db user admin root smtp mail ftp proxy ldap http sudo become login")
 _DOUBTFUL = _word_set("auth pass pwd sig signature session sessionid sid salt cookie nonce")
 _IN_A_QUERY = _word_set("sig signature key auth code pass pwd session sid hash jwt hmac")
+# Names of texts, identifiers and digests, too
+_VAGUE = _word_set("key keys token tokens")
 _PLAIN = _word_set("none null true false str bool int <set> any optional[str]")
 
 
@@ -139,7 +141,26 @@ def is_secret(name: str, value: str, *, in_query: bool = False) -> bool:
     if in_query and strength == 0:
         words = _WORDS.findall(name)
         strength = 1 if words and words[-1].lower() in _IN_A_QUERY else 0
+    if strength == 0 and is_vague(name):
+        return looks_drawn(value)
     return strength == 2 or (strength == 1 and looks_random(value))
+
+
+def is_vague(name: str) -> bool:
+    """Whether the name is that of a text, an identifier or a digest as often as of a secret.
+
+    `key`, `keys` and `tokens` by themselves: only what is certainly drawn is a secret there.
+    """
+    return name.lower().strip("-") in _VAGUE
+
+
+def looks_drawn(value: str) -> bool:
+    """Whether a program drew the value from small letters, capitals and digits.
+
+    So it is none of a digest, a run's id, a piece of text and the name of a model.
+    """
+    kinds = {_kind_of(char) for char in value if char.isalnum()}
+    return len(value) >= 16 and len(kinds) == 3 and looks_random(value)
 
 
 def looks_random(value: str) -> bool:
@@ -177,7 +198,8 @@ def _kind_of(char: str) -> str:
 def is_basic_credential(value: str | bytes) -> bool:
     """Whether the value is base64 of a user and a password, as after `Basic` and in Docker's file."""
     try:
-        user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        text = base64.b64decode(value, validate=True).decode()
     except ValueError:
         return False
-    return bool(user and colon and password) and (user + password).isprintable()
+    user, _, password = text.removeprefix("\0").replace("\0", ":").partition(":")  # \0 in SMTP
+    return bool(user and password) and text.replace("\0", "").isprintable()

@@ -12,7 +12,8 @@ from launch.secret_shapes import MASK_BYTES, Span
 _BETWEEN = rb"(?:\s+|=|\0|['\"]?,\s*b?['\"])"
 _WORD = rb"([^\s'\",\0]+)"
 _PROGRAMS: Mapping[bytes, bytes] = {
-    b"curl": rb"(?:-u|-U|--user|--proxy-user)" + _BETWEEN + rb"?([^\s'\":,\0$-][^\s'\":,\0]*:[^\s'\"\0]+)",
+    b"curl": rb"(?:-u|-U|--user|--proxy-user)" + _BETWEEN + rb"?([^\s'\":,\0$-][^\s'\":,\0]*:[^\s'\"\0]+"
+    rb"|[A-Za-z0-9_-]{16,}:(?![^\s'\"\0]))",
     b"sshpass": rb"-p" + _BETWEEN + rb"?" + _WORD,
     b"mysql": rb"-p" + _WORD,
     b"mysqldump": rb"-p" + _WORD,
@@ -25,10 +26,23 @@ _PROGRAMS: Mapping[bytes, bytes] = {
     b"7z": rb"-p" + _WORD,
     b"zip": rb"-P" + _BETWEEN + rb"?" + _WORD,
     b"redis-cli": rb"-a" + _BETWEEN + _WORD,
-    b"openssl": rb"pass:" + _WORD,
+    b"openssl": rb"(?:pass:|-[kK]" + _BETWEEN + rb")" + _WORD,
+    b"lftp": rb"-u" + _BETWEEN + rb"?[^\s'\",\0]+," + _WORD,
+    b"ssh-keygen": rb"-[NP]" + _BETWEEN + _WORD,
+    b"htpasswd": rb"-\w*b\w*(?:" + _BETWEEN + rb"[^\s'\",\0]+){2}" + _BETWEEN + _WORD,
+    b"kubectl": rb"--from-literal" + _BETWEEN + rb"[\w.-]+=" + _WORD,
+    b"vault": rb"login" + _BETWEEN + rb"(?![-\w]*=|-)" + _WORD,
+    b"poetry": rb"(?:pypi-token\.[\w-]+|http-basic\.[\w-]+" + _BETWEEN + rb"[^\s'\",\0]+)"
+    + _BETWEEN + _WORD,
+    b"mc": rb"(?:alias|config)" + _BETWEEN + rb"(?:set|host" + _BETWEEN + rb"add)(?:" + _BETWEEN
+    + rb"[^\s'\",\0]+){3}" + _BETWEEN + _WORD,
+    b"beaker": rb"secret" + _BETWEEN + rb"write(?:" + _BETWEEN + rb"[^\s'\",\0]+)+?" + _BETWEEN + _WORD
+    + rb"(?=['\"]?\]?\s*(?:\n|\Z))",
+    b"aws": rb"put-parameter\b(?:[^\n]|,\n){0,300}?--value" + _BETWEEN + _WORD,
     b"unzip": rb"-P" + _BETWEEN + rb"?" + _WORD,
     b"login": rb"-p" + _BETWEEN + _WORD,
     b"machine": rb"password\s+" + _WORD,
+    b"default": rb"login\s+\S+\s+password\s+" + _WORD,
 }  # fmt: skip
 _POSITIONAL = re.compile(
     rb"wandb" + _BETWEEN + rb"login(?:" + _BETWEEN + rb"--[\w-]+)*" + _BETWEEN + rb"([A-Za-z0-9_-]{20,})"

@@ -5,10 +5,10 @@ password in an address.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from launch.secret_names import is_basic_credential
+from launch.secret_names import is_basic_credential, looks_random
 
 MASK_BYTES = b"<set>"
 
@@ -22,6 +22,8 @@ class Span:
     end: int
     # The secret may continue after the data, with lines that match this pattern.
     open_block: re.Pattern[bytes] | None = None
+    # Or with more rows of the table, or items of the list, that has this header.
+    header: bytes = b""
 
 
 # A token starts behind any byte but a letter or digit, and behind the last letter of an escape as
@@ -59,15 +61,22 @@ _TOKENS: Mapping[bytes, bytes] = {
     b"whsec_": rb"[A-Za-z0-9+/]{20,}",
     b"dckr_pat_": rb"[A-Za-z0-9_-]{20,}",
     b"AGE-SECRET-KEY-1": rb"[A-Z0-9]{20,}",
+    b"tskey-": rb"[a-z]{2,12}-[A-Za-z0-9-]{16,}",
     b"eyJ": rb"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
     b"LS0tLS1CRUdJTi": rb"[A-Za-z0-9+/=]{20,}",  # base64 of -----BEGIN
 }
 _BASIC = rb"(?i)\bbasic(?: {1,4}|%20)([A-Za-z0-9+/]{6,}={0,2})"
 # A password may hold a slash, a port in front of a path is none.
-_IN_ADDRESS = rb"://([^/\s:@'\"]*:[^/\s'\"]+|[^/\s:@'\"]{20,}|[^/\s:@'\"]*:(?!\d{1,5}/)[^\s@'\"]+)@"
+_IN_ADDRESS = (
+    rb"://([^/\s:@'\"]{0,200}:[^/\s'\"]{1,2000}|[^/\s:@'\"]{20,2000}"
+    rb"|[^/\s:@'\"]{0,200}:(?!\d{1,5}/)[^\s@'\"]{1,500})@"
+)
 _NO_USER = (
     rb"(?!(?:mailto|e?mail|authors?|from|to|cc|by|contact|owner|maintainers?|sip|xmpp|acct):)"
 )
+# A part of an address after one that names a secret, as conda's `/t/TOKEN/`
+_IN_PATH = rb"(?i)://[^\s'\"<>]{1,200}?/(?:t|tokens?|api[_-]?keys?|secrets?|auth|webhooks?)/([^\s/?#'\"<>&,;)]{16,})"
+_SMTP = rb"\bAUTH (?:PLAIN |LOGIN )?([A-Za-z0-9+/]{8,}={0,2})(?![^\s'\"])"
 # Other forms: a regular expression whose group 1 is masked, and literals of which one occurs in all
 # lower-cased data that matches.
 _SHAPES: tuple[tuple[bytes, ...], ...] = (
@@ -89,12 +98,27 @@ _SHAPES: tuple[tuple[bytes, ...], ...] = (
         b":5432:",
         b":5433:",
         b":6432:",
+        b"*:*:",
     ),
+    (_IN_PATH, b"://"),
+    (_SMTP, b"auth "),
+    (rb"(\$(?:[156y]|2[aby]|apr1|argon2id?)\$[\w./$=,+-]{20,})", b"$"),  # hash of a password
+    (rb"(?i)\bidentified by '([^'\n]+)'", b"identified by"),
+    (rb"(?m)^[ \t]*(?:requirepass|masterauth)[ \t]+(\S+)", b"requirepass", b"masterauth"),
+    (rb"::add-mask::([^\r\n]+)", b"::add-mask::"),
+    (rb"MIT-MAGIC-COOKIE-1\s+([0-9a-f]{16,})", b"mit-magic-cookie"),
+    (rb"\"username\":\s*\"[^\"]*\",\s*\"key\":\s*\"([^\"]+)\"", b'"key":'),  # kaggle.json
 )
 # Few texts have one of the literals, so that re compiles a pattern, and keeps it, when one does.
 _TOKEN_PATTERNS = [
     (start, _NOT_INSIDE + b"(" + re.escape(start) + rest + b")") for start, rest in _TOKENS.items()
 ]
+# What of these shapes has to be one more thing
+_JUDGES: Mapping[bytes, Callable[[str], bool]] = {
+    _BASIC: is_basic_credential,
+    _IN_PATH: looks_random,
+    _SMTP: looks_random,
+}
 _SHAPE_PATTERNS = [(literal, pattern) for pattern, *literals in _SHAPES for literal in literals]
 _PEM_LABEL = (
     rb"(?: |%20|\+)(?:[A-Z0-9 +]|%20){0,60}PRIVATE(?: |%20|\+)KEY(?:(?: |%20|\+)BLOCK)?-----"
@@ -120,8 +144,9 @@ def shape_spans(data: bytes, lowered: bytes) -> list[Span]:
     spans: list[Span] = []
     for pattern in patterns:
         matches: Iterable[re.Match[bytes]] = re.compile(pattern).finditer(data)
-        if pattern == _BASIC:
-            matches = filter(lambda match: is_basic_credential(match[1]), matches)
+        judge = _JUDGES.get(pattern)
+        if judge:
+            matches = [match for match in matches if judge(match[1].decode("ascii", "replace"))]
         spans.extend(Span(match.start(), *match.span(1)) for match in matches)
     return spans
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from launch.secret_blocks import holds_secrets, lines_span, map_extent, scalar_span, whole_scalar
-from launch.secret_names import is_secret, looks_random, name_strength
+from launch.secret_names import is_secret, is_vague, looks_random, name_strength
 from launch.secret_programs import program_spans
 from launch.secret_shapes import Span
+from launch.secret_tables import column_spans, item_spans, items_between
 
 # What every name of a secret contains, in lower case.
 _KEYWORDS = (
@@ -45,6 +46,7 @@ _OPEN = rb"(?:[bBuU$]|(?:Some|Secret\w{0,8})\()?"
 _VALUE = (
     rb"(?:&(?:quot|#3[49]|#x27);(?P<html>[^&\n\r]+)"
     rb"|" + _URL_QUOTE + rb"(?P<quoted>(?:(?!" + _URL_QUOTE + rb")[^\s&\"'])+)"
+    rb"|'''(?P<triple>[^'\n\r]+)|\"\"\"(?P<triples>[^\"\n\r]+)"
     rb"|\\+u00(?:22|27)(?P<unicode>(?:(?!\\+u00(?:22|27))[^\n\r])+)"
     rb"|`(?P<code>[^`\n\r]+)`"
     rb"|\{(?P<braced>[^{}\s'\":,]{1,200})\}"
@@ -115,6 +117,7 @@ _CODE = re.compile(rb"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*[(\[]")
 _OPEN_LINE = re.compile(
     rb"(?:(--[A-Za-z0-9_.-]+)['\"]?(?:[ \t]+\\|,)?"
     rb"|(?:name|key|option)['\"]?:[ \t]*['\"]?([A-Za-z0-9_.-]+)['\"]?,?"
+    rb"|([A-Za-z0-9_.-]+)</\w+>"
     rb"|([A-Za-z0-9_.-]+)['\"]?(?:[ \t]*[:=][ \t]*[\[{]?)?)(?:[ \t]*(?:\r\n?|\n)){1,2}\Z"
 )
 _VALUE_LINE = re.compile(rb"[ \t]*(?:-[ \t]+)?['\"]?value['\"]?:[^\n]{0,200}\n\Z")
@@ -126,12 +129,18 @@ def structure_spans(data: bytes, lowered: bytes) -> list[Span]:
     spans: list[Span] = []
     for keyword in [keyword for keyword in _KEYWORDS if keyword in lowered]:
         at = lowered.find(keyword)
+        table = range(0)  # the rows of the last table: none of them is a header
         while at >= 0:
             end = _name_end(data, at)
             named = _named_spans(data, at, end)
             spans += named
+            if at not in table:
+                cells, rows = _column_spans(data, at, end)
+                spans += cells
+                table = rows or table
             # what is in the value is masked with it
-            end = max(end, at + len(keyword), *(span.end for span in named))
+            ends = [span.end for span in named if not span.header]
+            end = max(end, at + len(keyword), *ends)
             at = lowered.find(keyword, end)
     return spans + program_spans(data)
 
@@ -162,7 +171,10 @@ def _opens_value(data: bytes, start: int) -> bool:
     if len(data) - start > _LONGEST_OPEN_LINE:
         return False
     match = _OPEN_LINE.search(data, start)
-    return match is not None and name_strength(_text(match[1] or match[2] or match[3])) > 0
+    if match is None:
+        return False
+    name = next(_text(group) for group in match.groups() if group)
+    return name_strength(name) > 0 or is_vague(name)
 
 
 @lru_cache(maxsize=8192)
@@ -201,22 +213,34 @@ def _named_spans(data: bytes, keyword: int, end: int) -> list[Span]:
         strength = 2
     if not strength and not in_query:
         first = _TWO_PARTS.search(data, max(0, start - 12), start)
-        if not first or name.lower() not in ("key", "keys"):
+        if first and name.lower() in ("key", "keys"):
+            name = f"{_text(first[1])}_key"
+            strength = name_strength(name)
+        elif not is_vague(name):
             return []
-        name = f"{_text(first[1])}_key"
-        strength = name_strength(name)
     header = _HEADER.search(data, max(start, end - 13), end + 2000) if strength else None
     if header and header.start() < end and (b"=" in header["header"] or name.endswith("tion")):
         return _header_span(data, start, header)
-    below = _spans_below(data, start, end, name) if strength == 2 else []
+    below = _spans_below(data, start, end, name, strength)
     if below:
         return below
     match = _NAMED.match(data, end, len(data) if strength == 2 else end + _LONGEST_DOUBTFUL)
+    if match and match["list"] and strength < 2:
+        return items_between(data, start, *match.span("list"), name)
     if match and _is_value(data, start, name, match, in_query):
         group = match.lastgroup or "bare"
         span = Span(start, *match.span(group))
         return [whole_scalar(data, span, data[end : span.start]) if strength == 2 else span]
     return _spans_before(data, start, name) or _sentence_spans(data, start, end, strength)
+
+
+def _column_spans(data: bytes, keyword: int, end: int) -> tuple[list[Span], range]:
+    """Return the cells below a name with a keyword at `keyword`, and where its table's rows are."""
+    start = _name_start(data, keyword)
+    name, strength = _known_name(data[start:end])
+    if strength or is_vague(name) or _TWO_PARTS.search(data, max(0, start - 12), start):
+        return column_spans(data, start, end)
+    return [], range(0)
 
 
 def _spans_before(data: bytes, start: int, name: str) -> list[Span]:
@@ -228,8 +252,10 @@ def _spans_before(data: bytes, start: int, name: str) -> list[Span]:
     return [Span(match.start(), *match.span(group))]
 
 
-def _spans_below(data: bytes, start: int, end: int, name: str) -> list[Span]:
+def _spans_below(data: bytes, start: int, end: int, name: str, strength: int) -> list[Span]:
     """Return the lines below a name, and the values of a map of secrets."""
+    if strength < 2:
+        return item_spans(data, start, end, name)
     item = _ITEM_VALUE.match(data, end)
     scalar = scalar_span(data, start, item.end() if item else end)
     lines = scalar or lines_span(data, start, end, name)
@@ -287,6 +313,7 @@ def _is_joined(data: bytes, before: bytes, name: str, match: re.Match[bytes]) ->
         return is_flag and before.rfind(b"[") > before.rfind(b"]")
     if match["element"] is not None:
         is_pair = is_flag or _is_pair(data, before, match, group)
+        is_pair = is_pair or (name_strength(name) == 2 and looks_random(_text(value)))
         return is_pair and not value.startswith(b"-")
     return match["field"] is None or before.endswith((b'name="', b'name=\\"'))
 

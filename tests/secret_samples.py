@@ -15,6 +15,8 @@ WORD = "swordfish"  # a password that is a word
 BASIC = base64.b64encode(b"robot:swordfish-7").decode()
 _HF = "hf_AbCdEfGhIjKlMnOpQrStUvWx"
 _ARGV = ["train", "--hub_token", WORD, "--lr", "1"]
+_DOCKER = base64.b64encode(json.dumps({"auths": {"r.io": {"password": WORD}}}).encode()).decode()
+_PLAIN = base64.b64encode(f"\0robot\0{WORD}".encode()).decode()  # of SMTP
 _PEM = f"-----BEGIN PRIVATE KEY-----\n{X * 3}\n-----END PRIVATE KEY-----\n"
 
 SECRETS: dict[str, tuple[str, str]] = {
@@ -187,6 +189,53 @@ SECRETS: dict[str, tuple[str, str]] = {
     "token in a sentence": (f"the token {X} was refused", X),
     "api key in a sentence": (f"Incorrect API key provided: {X}", X),
     "password in a sentence": (f"password is {X}", X),
+    # the column of a table, and the items of a list
+    "column between tabs": (f"user\tpassword\thost\nann\tx\ty\nbob\t{WORD}\tdb\n", WORD),
+    "column of a CSV": (f'user,api_key,made\nann,"{WORD}",2026\n', WORD),
+    "columns with a place of each": (f"NAME    TOKEN                 AGE\nbot-1   {X}  3d\n", X),
+    "columns of pandas": (f"  user               api_key\n0  ann  {X}\n", X),
+    "table of psql": (f" user | token\n------+------\n ann  | {X}\n(1 row)\n", X),
+    "table of Markdown": (f"| user | password |\n|---|---|\n| ann | {WORD} |\n", WORD),
+    "table of rich": (f"┃ name ┃ api key ┃\n┡━━━━━━╇━━━━━━━━━┩\n│ ann  │ {X} │\n", X),
+    "two columns": (f"user,password,root_password\nann,x,{WORD}\n", WORD),
+    "tokens in brackets": (f"tokens: [abc, {X}]", X),
+    "tokens in YAML": (f"tokens:\n  - abc\n  - {X}\nlr: 1\n", X),
+    "tokens in JSON": (json.dumps({"tokens": ["abc", X]}, indent=2), X),
+    "keys in TOML": (f'keys = ["abc", "{X}"]', X),
+    "key": (repr({"key": X}), X),
+    "three quotes": (f"token = '''{X}'''", X),
+    "element of XML over lines": (f"<name>a.secret.key</name>\n  <value>{WORD}</value>\n", WORD),
+    # base64 of a text with a secret, and other shapes
+    "Docker's file as base64": (f".dockerconfigjson: {_DOCKER}", _DOCKER),
+    "Docker's file in a sentence": (f"the value is {_DOCKER}", _DOCKER),
+    "variables as base64": (base64.b64encode(f"A=1\nHF_TOKEN={WORD}".encode()).decode(), "IRl9UT0tFT"),
+    "SMTP": (f"AUTH PLAIN {_PLAIN}", _PLAIN),
+    "AUTH of Redis": (f"AUTH {X}", X),
+    "configuration of Redis": (f"port 6379\nrequirepass {WORD}", WORD),
+    "conda's address": (f"https://conda.corp/t/{X}/main/linux-64/repodata.json", X),
+    "conda's address with an id": (f"https://conda.corp/t/ab-{'3f9a1c7b' * 4}/main", "3f9a1c7b"),
+    "hash of a password": ("root:$6$salt$" + X * 4 + ":19000:0", X),
+    "user of SQL": (f"CREATE USER robot IDENTIFIED BY '{WORD}'", WORD),
+    "mask of GitHub": (f"::add-mask::{WORD}", WORD),
+    "xauth": (f"xauth add :0 MIT-MAGIC-COOKIE-1 {'3f9a1c7b' * 4}", "3f9a1c7b"),
+    "Kaggle's file": (json.dumps({"username": "me", "key": "3f9a1c7b" * 4}), "3f9a1c7b"),
+    "Tailscale": (f"tailscale up --advertise-tags a tskey-auth-{X}", X),
+    # commands of other programs
+    "openssl -k": (f"openssl enc -aes-256-cbc -k {WORD} -in a", WORD),
+    "openssl -passin": (repr(["openssl", "rsa", "-passin", f"pass:{WORD}"]), WORD),
+    "lftp -u": (f"lftp -u me,{WORD} host", WORD),
+    "ssh-keygen -N": (f"ssh-keygen -t rsa -N {WORD} -f k", WORD),
+    "htpasswd -b": (f"htpasswd -b file me {WORD}", WORD),
+    "keytool": (f"keytool -list -storepass {WORD}", WORD),
+    "kubectl": (f"kubectl create secret generic a --from-literal hf={WORD}", WORD),
+    "vault login": (f"vault login {WORD}", WORD),
+    "poetry's token": (f"poetry config pypi-token.corp {WORD}", WORD),
+    "poetry's password": (f"poetry config http-basic.corp me {WORD}", WORD),
+    "mc alias": (f"mc alias set store https://h robot {WORD}", WORD),
+    "beaker secret": (f"beaker secret write HF_TOKEN {WORD}", WORD),
+    "put-parameter": (f"aws ssm put-parameter --name /hf --value {WORD} --type x", WORD),
+    "curl with a key alone": (f"curl -u {X}: https://h", X),
+    "default of .netrc": (f"default login me password {WORD}", WORD),
 }  # fmt: skip
 
 SHA = "e6c3044aa6201c8bfa4573c1b03142af599e730d"
@@ -243,5 +292,24 @@ HARMLESS = [
     "HF_TOKEN:\nstep 2, loss 1.5",
     "  --hub_token\n        the token of the hub, or null",
     "http 200, zip -r a.zip b, value: 3\nname: seed",
+    "{'key': 'sft-8f3a1c2d'}, {'key': 'q7rw2zt9'}, {'key': 'Qwen/Qwen2.5-0.5B-Instruct'}",
+    f'"cache_key": "{SHA}", {{"key": "{SHA}"}}, hash={SHA} key=sft',
+    "tokens: ['<s>', 'Hello', '\u0120world'], tokens: [1, 15339, 1917]",
+    "tokens:\n- the\n- cat\n- sat\n",
+    "missing keys: ['lm_head.weight', 'model.layers.0.self_attn.q_proj.weight']",
+    "step\ttokens\tloss\n1\t430\t2.5\n",
+    "token      probability\nthe        0.5\ncat        0.25\n",
+    "id,token,logprob\n1,Hello,-0.5\n",
+    "| key | default | meaning |\n|---|---|---|\n| model.path | null | the folder of the model |\n",
+    "| token | count |\n|---|---|\n| the | 12 |\n",
+    "| hub_user | null | the user |\n| hub_password | null | the password |\n| seed | 12 | x |\n",
+    "NAME   READY   STATUS\npod-q7rw2zt9lm   1/1   Running\n",
+    "user  auth  age\nann   ldap  3d\n",
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
+    "base64: " + base64.b64encode(b"Hello, world, and hello again.").decode(),
+    "https://host/t/threads/123 https://host/t/q7Rw2Zt9 /t/data/train.jsonl",
+    "openssl dgst -sha256 -k, pass: 12 of 13, ssh-keygen -t ed25519 -N '' -f k",
+    "AUTH LOGIN PLAIN, vault status, az login, lftp -u me host, curl -u me https://h",
+    "UUID: GPU-3f9a1c7b-e2d8-4056-a1b9-c07d5e3f2a68, etag 3f9a1c7be2d84056a1b9c07d5e3f2a68",
     "DEEPSPEED_ZERO_STAGE=3 NCCL_DEBUG=INFO TOKENIZERS_PARALLELISM=false",
 ]  # fmt: skip

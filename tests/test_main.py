@@ -4,6 +4,7 @@ a sentence.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.__main__ import _missing_package
+from launch.__main__ import _missing_package, main
 from launch.resources import ROOT
 
 # -S: without site-packages, as a Python that nothing is installed in
@@ -108,3 +109,40 @@ def test_an_interrupt_while_modules_are_imported_prints_no_traceback(module: str
     command = [sys.executable, "-c", _INTERRUPTED_IMPORT, module]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_file_that_cannot_be_written_is_a_sentence(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever verb meets it: a merge in a folder that has become read-only, a full disk."""
+
+    def fail(arguments: list[str]) -> int:
+        raise OSError(number, os.strerror(number), *arguments)
+
+    monkeypatch.setattr("launch.__main__._run_verb", fail)
+    for path in ("/data/run/.merged.x", None):
+        assert main([] if path is None else [path]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith(f"launch: {path or 'a file'} cannot be written: ")
+        assert message.endswith("[not_writable]\n") and os.strerror(number) in message
+
+
+def test_another_error_of_a_file_is_a_fault_of_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise OSError(errno.EIO, "Input/output error", "/data/x")
+
+    monkeypatch.setattr("launch.__main__._run_verb", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        main([])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_an_output_that_is_full_is_a_sentence() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "launch", "help", "keys"],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert "Traceback" not in done.stderr and done.returncode != 0
+    assert "a file cannot be written" in done.stderr

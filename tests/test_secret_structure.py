@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 
@@ -51,6 +52,26 @@ def test_a_secret_in_each_form_of_a_stream(kind: str) -> None:
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_harmless_text_stays(text: str) -> None:
     assert Redactor({}).redact_text(text) == text
+    stream = StreamRedactor(Redactor({}))
+    pieces = [stream.feed(bytes([byte])) for byte in text.encode()]
+    assert (b"".join(pieces) + stream.close()).decode() == text
+
+
+def test_a_table_and_what_follows_it() -> None:
+    """Rows that arrive one by one belong to their header, and the line after them does not."""
+    table = f"user\tpassword\nann\t{WORD}\nbob\t{X}\n"
+    after = "step\t1\tloss\nswordfish\tswordfishes\n"
+    stream = StreamRedactor(Redactor({}))
+    lines = [stream.feed(line.encode()) for line in (table + after).splitlines(keepends=True)]
+    masked = f"user\tpassword\nann\t{MASK}\nbob\t{MASK}\n"
+    assert (b"".join(lines) + stream.close()).decode() == masked + after
+    assert Redactor({}).redact_text(table + after) == masked + after
+
+
+def test_a_value_of_the_environment_in_base64() -> None:
+    text = base64.b64encode(b'{"user": "swordfish-in-env", "n": 1}').decode()
+    assert Redactor({"MY_TOKEN": "swordfish-in-env"}).redact_text(f"a {text} b") == f"a {MASK} b"
+    assert Redactor({}).redact_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -63,12 +84,25 @@ def test_a_harmless_text_stays(text: str) -> None:
         ["train", "--hub-token", WORD],
         ["-H", f"Authorization: {WORD}"],
         ["docker", "run", "-e", f"DB_PASS={WORD}"],
+        ["az", "storage", "list", "--account-key", f"{X}=="],
+        ["keytool", "-list", "-storepass", WORD, "-keystore", "k"],
+        ["ngrok", "config", "add-authtoken", X],
+        ["npm", "config", "set", "//registry.npmjs.org/:_authToken", X],
+        ["aws", "ssm", "put-parameter", "--name", "/hf", "--value", WORD],
     ],
 )
 def test_a_command_as_a_list(argv: list[str]) -> None:
     for shown in (Redactor({}).redact_argv(argv), Redactor({}).redact_object({"argv": argv})):
         assert WORD not in json.dumps(shown) and X not in json.dumps(shown)
     assert len(Redactor({}).redact_argv(argv)) == len(argv)
+    for text in (repr(argv), json.dumps(argv), json.dumps(argv, indent=2)):
+        shown_text = Redactor({}).redact_text(text)
+        assert WORD not in shown_text and X not in shown_text
+
+
+def test_a_command_without_a_secret_stays() -> None:
+    argv = ["train", "--lr", "1e-5", "--token", "", "-p", "8080", "tokens", "data.mix=a=b", "-k"]
+    assert Redactor({}).redact_argv(argv) == argv
 
 
 def test_an_item_of_a_list_of_variables() -> None:
@@ -154,6 +188,11 @@ def test_a_name_that_says_no_secret(name: str) -> None:
         '"secrets": {' * 3_000,
         "password: 'a\n  b\n" * 3_000,
         "passwords:\n- a\n" * 3_000,
+        "a,token\n1,2\n" * 9_000,
+        "| token " * 9_000,
+        "tokens: [" * 9_000,
+        "://a/t/" * 20_000,
+        "://a:" * 20_000,
     ],
 )
 def test_no_line_takes_long(text: str) -> None:

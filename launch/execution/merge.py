@@ -77,8 +77,9 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     if record is not None and (record.get("adapter"), record.get("base_digest")) == made_of:
         is_unchanged = record.get("files") == digest_model(target, digests.of)
         digests.save()
-        if is_unchanged and not find_model_faults(target):
-            return _as_merged(target, record["report"], built=False)
+        before = _read_merged(target, record)
+        if before is not None and is_unchanged and not find_model_faults(target):
+            return before
     if target.exists() and record is None:
         message = f"{target} exists and was not written by launch merge"
         raise refusal("merged_folder_taken", message, None, "rename it, or remove it")
@@ -86,11 +87,14 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     if training.quantized:
         required_modules.append("bitsandbytes")
     require_modules(training.python, required_modules)
+    _remove_abandoned(target)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    held = _lock_folder(staging)
     try:
         report = _run_merge(adapter, training, staging)
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
+        _refuse_change_meanwhile(adapter, made_of)
         new_record = {
             "adapter": adapter_digest,
             "base": adapter.base,
@@ -108,6 +112,46 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         return merged
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def _refuse_change_meanwhile(adapter: Adapter, made_of: tuple[str | None, ...]) -> None:
+    """Refuse a merge whose adapter or base was replaced while it was loaded.
+
+    `made_of` is the digest of each before. Raises UserError: merge_failed.
+    """
+    digests = open_digests(adapter.folder.parent)
+    for folder, before in zip((adapter.folder, adapter.local_base), made_of, strict=True):
+        if folder is not None and digests.of(folder) != before:
+            message = f"{folder} was changed while it was merged"
+            raise refusal("merge_failed", message, None, "merge again")
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the unfinished models of merges whose launcher was killed."""
+    for folder in target.parent.glob(f".{target.name}.*"):
+        # One that is empty may belong to a merge that has not locked it yet.
+        is_ours = folder.is_dir() and not folder.is_symlink() and any(folder.iterdir())
+        held = _lock_folder(folder) if is_ours else None
+        if held is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(held)
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """Lock a folder for as long as this process lives; None if another process holds the lock, or
+    the file system has none.
+    """
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def read_training(adapter: Adapter) -> Training:
@@ -196,6 +240,14 @@ def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merge
     tolerance = TOLERANCES.get(report["dtype"], TOLERANCES["bfloat16"])
     fields = {**report, "folder": str(folder), "tolerance": tolerance, "built": built}
     return from_json(Merged, fields)
+
+
+def _read_merged(folder: Path, record: Mapping[str, Any]) -> Merged | None:
+    """Return the merged model that a record describes; None if the record is damaged."""
+    try:
+        return _as_merged(folder, record["report"], built=False)
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

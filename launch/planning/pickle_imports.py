@@ -21,8 +21,12 @@ _MODULES = re.compile(
     r"|collections|_codecs|copyreg|copy_reg|argparse|pathlib|datetime|enum|_random|random"
 )
 _CLASS = re.compile(r"_*[A-Z]\w*")
-# Classes that start something, though a module of a trainer may have imported them.
-_STARTERS = re.compile(r".*(Popen|Process|Thread|Pool|Executor|Launch\w*|Runner|Loader)")
+# Classes that start or open something, though a module of a trainer may have imported them.
+_STARTERS = re.compile(
+    r".*(Popen|Process|Thread|Pool|Executor|Launch\w*|Runner|Loader|Builder|Interpreter"
+    r"|File|FileType|Writer|Reader|Exporter|Handler|Logger|Tracker|Callback"
+    r"|Store|Server|Client|Session|Connection|Socket|Repository|Api)"
+)
 # What else trainers write, by module: types with small names, and functions that rebuild a value.
 # No other function is allowed: `torch.load` or `accelerate`'s `run_command` would run what is in the
 # checkpoint.

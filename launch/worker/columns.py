@@ -20,6 +20,7 @@ from .json_codec import versioned
 SFT = ("",)
 PAIRS = ("chosen_", "rejected_")  # column prefixes of preference pairs
 MASKED = -100  # the label of a token that carries no loss
+PACKED = "seq_lengths"  # TRL's column with the lengths of the documents of a packed row
 _CHUNK_ROWS = 10_000
 
 
@@ -111,6 +112,17 @@ def _in_order(dataset: Any, parts: list[Any]) -> list[int]:
     return ordered
 
 
+def find_present(dataset: Any) -> Any:
+    """Return which rows of a data set's table are among its rows, as an array of truth values."""
+    import numpy
+
+    if dataset._indices is None:
+        return numpy.ones(len(dataset.data), bool)
+    present = numpy.zeros(len(dataset.data), bool)
+    present[dataset._indices.column(0).to_numpy()] = True
+    return present
+
+
 def read_ends(dataset: Any, name: str) -> tuple[list[int], list[int]]:
     """Return the length of each list in a column, and its last entry; -1 for an empty list."""
     import numpy
@@ -141,6 +153,42 @@ def count_learnt_labels(dataset: Any) -> tuple[list[int], list[int]]:
         lengths.append(numpy.diff(starts))
         counts.append(numpy.diff(before[starts]))
     return _in_order(dataset, lengths), _in_order(dataset, counts)
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """What each row of a data set holds that TRL has packed, in the data set's order."""
+
+    documents: list[int]
+    tokens: list[int]
+    trained: list[int]  # tokens that carry loss, without the first of each document
+
+
+def read_packed(dataset: Any) -> PackedRows:
+    """Read the documents and tokens of the rows that TRL has packed with the ends of documents."""
+    import numpy
+
+    documents: list[Any] = []
+    tokens: list[Any] = []
+    trained: list[Any] = []
+    for batch in iter_batches(dataset, ["labels", PACKED]):
+        rows = batch.column("labels")
+        documents.append(numpy.diff(batch.column(PACKED).offsets.to_numpy()))
+        starts = rows.offsets.to_numpy() - rows.offsets[0].as_py()
+        tokens.append(numpy.diff(starts))
+        carries = rows.flatten().to_numpy() != MASKED
+        carries[find_starts(batch.column(PACKED))] = False
+        before = numpy.concatenate([[0], numpy.cumsum(carries)])
+        trained.append(numpy.diff(before[starts]))
+    return PackedRows(*(_in_order(dataset, parts) for parts in (documents, tokens, trained)))
+
+
+def find_starts(lengths: Any) -> Any:
+    """Return where the documents begin whose lengths are in a column of lists."""
+    import numpy
+
+    flat = lengths.flatten().to_numpy()
+    return numpy.cumsum(flat) - flat
 
 
 def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,3 +160,64 @@ def test_files_are_read_once_for_any_number_of_merges(
     read.clear()
     assert not merge_adapter(adapter, training).built
     assert read == []
+
+
+def test_what_a_killed_merge_leaves_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that merges holds the lock of its folder, and keeps it."""
+    adapter, training = mergeable(tmp_path, monkeypatch)
+    for name in ("abandoned", "working"):
+        model(tmp_path / f".merged.{name}")
+    (tmp_path / ".merged.new").mkdir()
+    other = tmp_path / ".other.model"
+    model(other)
+    (tmp_path / ".merged.link").symlink_to(other)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / ".merged.working")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    assert merge_adapter(adapter, training).built
+    left = {path.name for path in tmp_path.glob(".merged.*")}
+    assert left == {".merged.working", ".merged.new", ".merged.link"}
+    assert (other / "config.json").is_file()
+    holder.communicate()
+
+
+HOLD = """import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()"""
+
+
+@pytest.mark.parametrize(
+    "report", [None, [], "x", {"error": "x", "dtype": 3}, {"dtype": "float32"}]
+)
+def test_a_damaged_record_of_a_merge_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: object
+) -> None:
+    adapter, training = mergeable(tmp_path, monkeypatch)
+    merge_adapter(adapter, training)
+    record = tmp_path / "merged" / "merge.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "report": report}))
+    assert merge_adapter(adapter, training).built
+    assert not merge_adapter(adapter, training).built
+
+
+@pytest.mark.parametrize("name", ["base/model.safetensors", "model/adapter_model.safetensors"])
+def test_what_is_replaced_while_it_is_merged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    adapter, training = mergeable(tmp_path, monkeypatch)
+
+    def merge(adapter: Adapter, training: object, staging: Path) -> dict[str, object]:
+        model(staging)
+        (tmp_path / name).write_text("other")
+        return {"error": 0.0, "dtype": "float32", "adapter_effect": 0.5, "tokens": 64}
+
+    monkeypatch.setattr("launch.execution.merge._run_merge", merge)
+    with pytest.raises(UserError, match="was changed while it was merged") as refused:
+        merge_adapter(adapter, training)
+    assert refused.value.problems[0].id == "merge_failed"
+    assert not (tmp_path / "merged").exists() and not [*tmp_path.glob(".merged.*")]

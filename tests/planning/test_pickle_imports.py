@@ -62,6 +62,11 @@ def zipped(path: Path, data: bytes) -> None:
         archive.writestr("archive/data.pkl", data)
 
 
+# argparse.FileType("w")("unpickled"): an object that a pickle makes, and then calls
+CALLED = b"\x80\x04" + text("argparse") + text("FileType") + b"\x93" + text("w") + b"\x85R"
+CALLED += text(MARK) + b"\x85R."
+
+
 EVIL: dict[str, Callable[[Path], object]] = {
     "zip": lambda path: torch.save({"state": Evil(os.system, f"touch {MARK}")}, path),
     "nested": lambda path: torch.save({"a": [{"b": Evil(eval, "open('unpickled', 'w')")}]}, path),
@@ -82,6 +87,7 @@ EVIL: dict[str, Callable[[Path], object]] = {
     "hidden": lambda path: zipped(path, HIDDEN),
     "dotted": lambda path: zipped(path, DOTTED),
     "computed": lambda path: zipped(path, COMPUTED),
+    "called object": lambda path: zipped(path, CALLED),
     "cut": lambda path: zipped(path, HIDDEN[:-3]),
     "extension": lambda path: zipped(path, b"\x80\x04\x82\x01."),
 }
@@ -117,6 +123,14 @@ def test_a_pickle_that_imports_what_no_trainer_writes_is_a_fault(
         "numpy save",
         "collections namedtuple",
         "copyreg add_extension",
+        # classes that open a file or a connection as they are made
+        "argparse FileType",
+        "torch._C PyTorchFileWriter",
+        "torch.distributed TCPStore",
+        "torch.distributed FileStore",
+        "torch.distributed.checkpoint FileSystemWriter",
+        "accelerate.tracking WandBTracker",
+        "transformers.integrations.integration_utils WandbCallback",
     ],
 )
 def test_a_function_of_a_trainers_library_is_no_class(tmp_path: Path, name: str) -> None:

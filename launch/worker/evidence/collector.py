@@ -32,6 +32,9 @@ from . import (
 )
 from .trainer_objects import TrainerObjects
 
+# Flags with which several ranks share a sequence.
+_SPLIT_SAMPLES = ("sequence_parallel_size", "cp_degree", "context_parallel_degree")
+
 
 class EvidenceCollector:
     """Follows one trainer."""
@@ -62,8 +65,20 @@ class EvidenceCollector:
         """Record the inputs of the model's first forward pass, and of those of the first step."""
         forward = trainer_objects.find_forward(model)
         self._passes.follow(forward)
-        if self._requested.keys() >= {rows.MIXTURE, "global_batch"}:
+        if self._counts_epoch():
             self._epoch.follow(forward)
+
+    def _counts_epoch(self) -> bool:
+        """Whether the sequences of the passes are those of the rows, whose number is requested.
+
+        No global batch is requested where several ranks share a sequence, nor in samples for bins.
+        """
+        requested = self._requested
+        is_whole = "global_batch" in requested
+        if requested.get("packing") == batches.BINS:
+            trainer = self._context.trainer
+            is_whole = not any(trainer.flag(name) for name in _SPLIT_SAMPLES)
+        return is_whole and rows.MIXTURE in requested
 
     def _send_first_rows(self, inputs: Mapping[str, Any]) -> None:
         """Send the rows on which `launch merge` compares an adapter with the merged model."""
@@ -227,8 +242,8 @@ class EvidenceCollector:
         documents = self._passes.take_first_documents()
         requested = self._requested
         dataset: Any = getattr(objects.dataloader, "dataset", None)
-        is_packed = self._packing in (batches.BINS, batches.WRAPPED)
-        count = len(dataset) if hasattr(dataset, "__len__") and not is_packed else None
+        arguments = getattr(objects.trainer, "args", None)
+        count = rows.count_loaded(dataset, self._packing, arguments)
         return [
             *order.check_order(
                 objects, documents, script, requested.get(order.ORDER_SEED), self.row_record.sources

@@ -13,7 +13,7 @@ from typing import Any
 from .. import columns
 from ..length_balancing import fill_epoch
 from ..wording import count_of
-from .batches import FLATTEN, NONE
+from .batches import BINS, FLATTEN, NONE
 from .trainer_objects import TrainerObjects
 
 
@@ -65,35 +65,55 @@ def expect_epoch(
     is known.
 
     Tokens are not known for reward_modeling.py, which takes every pad token for padding, even where
-    a model ends its texts with that token. Nothing is known of rows that are packed to a token
-    budget, because a pass does not show their sequences, nor of GRPO, whose passes have generated
-    tokens.
+    a model ends its texts with that token, nor of flat rows that are padded. Nothing is known of
+    rows that are cut into equal pieces, nor of GRPO, whose passes have generated tokens.
     """
     dataset: Any = getattr(objects.dataloader, "dataset", None)
     arguments = objects.arguments if objects.trainer is None else objects.trainer.args
     is_generated = hasattr(objects.trainer, "num_generations")
-    if is_generated or packing not in (NONE, FLATTEN) or not hasattr(dataset, "__len__"):
+    if is_generated or packing not in (NONE, FLATTEN, BINS) or not hasattr(dataset, "__len__"):
         return None
     if arguments is None or _drops_last(objects.dataloader):
         return None
     ranks = int(objects.accelerator.num_processes)
     size = int(arguments.per_device_train_batch_size)
+    dealt = len(fill_epoch(range(len(dataset)), ranks, size))
+    counts = _counts_of_rows(dataset, packing, script)
+    ranges = [_range_of(numbers, dealt) for numbers in counts]
+    if packing in (FLATTEN, BINS) and _pads(objects.dataloader):
+        ranges[:2] = [(None, None)] * 2
+    return DueCounts(
+        EpochCounts(*(least for least, _ in ranges)), EpochCounts(*(most for _, most in ranges))
+    )
+
+
+_Counts = Sequence[int] | None
+
+
+def _counts_of_rows(
+    dataset: Any, packing: str | None, script: str | None
+) -> tuple[_Counts, _Counts, _Counts]:
+    """Return the sequences, the tokens and the trained tokens of each row, None for unknown ones."""
+    if packing == BINS:
+        packed = columns.read_packed(dataset)
+        return packed.documents, packed.tokens, packed.trained
     names = set(getattr(dataset, "column_names", ()))
     is_pairs = any(name.startswith("chosen") for name in names)
-    dealt = len(fill_epoch(range(len(dataset)), ranks, size))
-    sequences = dealt * (2 if is_pairs else 1)
-    only_sequences = EpochCounts(sequences, None, None)
+    sequences = [2 if is_pairs else 1] * len(dataset)
     if script == "reward_modeling.py":
-        return DueCounts(only_sequences, only_sequences)
+        return sequences, None, None
     try:
         lengths = columns.read_lengths(dataset)
     except ValueError:  # TRL's pairs are cut by its collator
-        return DueCounts(only_sequences, only_sequences)
-    tokens = _range_of(lengths.tokens(), dealt)
-    trained = _range_of(lengths.loss_tokens, dealt)
-    return DueCounts(
-        EpochCounts(sequences, tokens[0], trained[0]), EpochCounts(sequences, tokens[1], trained[1])
-    )
+        return sequences, None, None
+    return sequences, lengths.tokens(), lengths.loss_tokens
+
+
+def _pads(loader: Any) -> bool:
+    """Return whether the collator pads flat rows; transformers wraps it to drop columns."""
+    collator = getattr(loader, "collate_fn", None)
+    collator = getattr(collator, "data_collator", collator)
+    return bool(getattr(collator, "pad_to_multiple_of", None))
 
 
 def _range_of(counts: Sequence[int] | None, dealt: int) -> tuple[int | None, int | None]:
@@ -148,7 +168,8 @@ class EpochRecorder:
         """Return the counts; this waits for the device."""
         if self._tokens is None:
             return EpochCounts(0, 0, None)
-        sequences = int(self._documents) if packing == FLATTEN else self._rows
+        is_flat = packing in (FLATTEN, BINS)
+        sequences = int(self._documents) if is_flat else self._rows
         tokens = None if self._has_padding else int(self._tokens)
         trained = int(self._trained) if self._has_labels else None
         return EpochCounts(sequences, tokens, trained)

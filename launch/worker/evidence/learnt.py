@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..columns import MASKED, iter_batches
+from ..columns import MASKED, PACKED, iter_batches
 from ..samples import parse_tools
 from ..trl_data import TEXT
 from ..trl_options import LEARNS_TEXT
@@ -21,7 +21,6 @@ from . import Evidence
 from .tokenised import spread_rows
 
 LEARNT = "train_on"
-_PACKED = "seq_lengths"  # the column with the documents' lengths in a row that TRL has packed
 _HOW = "the labels of rows in what is trained on, decoded"
 
 
@@ -166,12 +165,12 @@ def read_dataset(dataset: Any) -> Iterator[TrainedTokens]:
 
     if not {"input_ids", "labels"} <= set(getattr(dataset, "column_names", None) or ()):
         return
-    packed = [name for name in dataset.column_names if name == _PACKED]
+    packed = [name for name in dataset.column_names if name == PACKED]
     for batch in iter_batches(dataset, ["input_ids", "labels", *packed]):
         ids = batch.column("input_ids")
         lengths = numpy.diff(ids.offsets.to_numpy())
         if packed:
-            lengths = batch.column(_PACKED).flatten().to_numpy()
+            lengths = batch.column(PACKED).flatten().to_numpy()
         loss = batch.column("labels").flatten().to_numpy() != MASKED
         yield TrainedTokens(ids.flatten().to_numpy(), loss, lengths)
 

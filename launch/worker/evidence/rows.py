@@ -13,12 +13,14 @@ from ..samples import has_padded_tools
 from ..trl_data import subset_size
 from ..wording import count_of
 from . import Evidence, tokenised
+from .batches import BINS, WRAPPED
 from .dealt import DueCounts, EpochCounts
 from .trainer_objects import TrainerObjects, class_name
 from .truncated import count_truncated_suspects
 
 MIXTURE = "mixture"
 LIMIT = "max_seq_length"
+WHOLE_DOCUMENTS = "bfd"  # TRL's way of packing that splits no row
 
 # {file that describes a folder of rows: the keys that lead to the number of rows}
 _DESCRIPTIONS = {"about.json": ("train",), "demo.json": ("facts", "rows")}
@@ -90,7 +92,9 @@ class RowRecord:
                     def prepare_few(rows: Any, alone: Any) -> Any:
                         # For "train" KTOTrainer compares the labels' balance with the weights, and
                         # would warn of the balance of these few rows.
-                        names = ("staged" if part == "train" else part for part in more)
+                        # True is SFTTrainer's `packing`: its rows are compared one by one.
+                        others = {"train": "staged", True: False}
+                        names = (others.get(part, part) for part in more)
                         return prepare(trainer, rows, tokenizer, alone, *names)
 
                     self._note_prepared(dataset, prepared, args, prepare_few)
@@ -109,7 +113,8 @@ class RowRecord:
         is_packed = bool(getattr(args, "packing", False))
         after = len(dataset) if is_packed else len(prepared)
         self.prepared = (len(dataset), after)
-        if is_packed or has_tokens:
+        has_documents = getattr(args, "packing_strategy", None) == WHOLE_DOCUMENTS
+        if has_tokens or (is_packed and not has_documents):
             return
         name = ", ".join(part.name for part in self.parts)
         with tokenised.left_to_trainer():
@@ -218,6 +223,15 @@ def read_numpy_folder(folder: Path, names: Sequence[str]) -> tuple[list[LoadedPa
         kept = int(entry["final_instances_in_output"])
         parts.append(LoadedPart(name, int(entry["initial_instances"]), kept))
     return parts, int(content["overall_statistics"]["total_tokens"])
+
+
+def count_loaded(dataset: Any, packing: str | None, arguments: Any) -> int | None:
+    """Return the staged rows that are in a loader's data set; None where it does not show them."""
+    if packing == BINS and getattr(arguments, "packing_strategy", None) == WHOLE_DOCUMENTS:
+        return sum(columns.read_packed(dataset).documents)
+    if packing in (BINS, WRAPPED) or not hasattr(dataset, "__len__"):
+        return None
+    return len(dataset)
 
 
 def check_mixture(

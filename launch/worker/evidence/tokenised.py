@@ -55,13 +55,15 @@ def tokenise_with_trl(
     prepare: Callable[[Any, Any], Any], dataset: Any, args: Any
 ) -> list[TokenRow]:
     """Return the columns of some rows of a data set, as `prepare(rows, args)` of a TRL trainer makes
-    them, without the cache of `datasets`.
+    them, without the cache of `datasets`. `prepare` has to leave them unpacked.
 
     Every rank has to call it: TRL lets the first rank go first.
     """
     import datasets
 
     alone = copy.copy(args)
+    if getattr(args, "packing", False):
+        alone.truncation_mode = "keep_start"  # as packing cuts, whatever the mode
     if hasattr(alone, "dataset_num_proc"):
         alone.dataset_num_proc = None
     was_caching = datasets.is_caching_enabled()
@@ -83,6 +85,8 @@ def count_missing(dataset: Any, rows: Sequence[TokenRow]) -> int:
     names = [name for name in _COLUMNS if name in dataset.column_names]
     if not names or not rows:
         return 0
+    if columns.PACKED in dataset.column_names:
+        return _count_missing_documents(dataset, rows)
     lengths = columns.read_ends(dataset, names[0])[0]
     positions: dict[int, list[int]] = {}
     for position, length in enumerate(lengths):
@@ -96,6 +100,33 @@ def count_missing(dataset: Any, rows: Sequence[TokenRow]) -> int:
             continue
         missing += not any(_is_same(plain[position], due) for position in candidates)
     return missing
+
+
+def _count_missing_documents(dataset: Any, rows: Sequence[TokenRow]) -> int:
+    """Return how many of the tokenised `rows` are none of the documents of packed rows."""
+    import numpy
+
+    def key_of(tokens: Any, labels: Any) -> tuple[bytes, bytes]:
+        return numpy.asarray(tokens, "int64").tobytes(), numpy.asarray(labels, "int64").tobytes()
+
+    due = [key_of(row["input_ids"], row["labels"]) for row in rows]
+    lengths_due = list({len(row["input_ids"]) for row in rows})
+    missing = set(due)
+    is_there = columns.find_present(dataset)
+    row = 0
+    for batch in columns.iter_batches(dataset, ["input_ids", "labels", columns.PACKED]):
+        tokens = batch.column("input_ids").flatten().to_numpy()
+        labels = batch.column("labels").flatten().to_numpy()
+        lengths = batch.column(columns.PACKED).flatten().to_numpy()
+        starts = columns.find_starts(batch.column(columns.PACKED))
+        documents = numpy.diff(batch.column(columns.PACKED).offsets.to_numpy())
+        present = is_there[row : row + len(documents)]
+        row += len(documents)
+        is_candidate = numpy.isin(lengths, lengths_due) & numpy.repeat(present, documents)
+        for start, length in zip(starts[is_candidate], lengths[is_candidate], strict=True):
+            part = slice(start, start + length)
+            missing.discard(key_of(tokens[part], labels[part]))
+    return sum(key in missing for key in due)
 
 
 def _is_same(found: TokenRow, due: Mapping[str, list[int]]) -> bool:

@@ -73,6 +73,16 @@ def shorten(collate: Any, batch: list[dict[str, Any]]) -> Any:
     return collate([{key: value[:6] for key, value in row.items()} for row in batch])
 
 
+def bins() -> tuple[Any, Any]:
+    """Return the seven rows as TRL packs them into rows of 12 tokens, and its collator."""
+    trl = pytest.importorskip("trl", reason="TRL is not installed")
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    packed = trl.pack_dataset(data_set(), 12, "bfd")
+    assert sorted(len(row) for row in packed["seq_lengths"]) == [1, 2, 2, 2]
+    return packed, DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+
+
 class Twice(torch.utils.data.Sampler):  # type: ignore[misc]
     """Deals some rows twice, and others not at all."""
 
@@ -87,10 +97,16 @@ class Twice(torch.utils.data.Sampler):  # type: ignore[misc]
 
 
 def deal(
-    collate: Any, packing: str, *, epochs: int = 1, sampler: Any = None, ranks: int = 1
+    collate: Any,
+    packing: str,
+    *,
+    epochs: int = 1,
+    sampler: Any = None,
+    ranks: int = 1,
+    dataset: Any = None,
 ) -> tuple[dealt.EpochCounts, dealt.DueCounts]:
     """Return what an epoch dealt to this process, and what it had to deal to all ranks."""
-    dataset = data_set()
+    dataset = data_set() if dataset is None else dataset
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=2, collate_fn=collate, sampler=sampler and sampler(dataset)
     )
@@ -140,6 +156,77 @@ def test_a_collator_that_deals_less_is_found(
     assert due.differences(found)[:1] == [first]
 
 
+def test_an_epoch_of_rows_that_trl_packed() -> None:
+    packed, collate = bins()
+    found, due = deal(collate, "bins", dataset=packed)
+    # Packing itself leaves no loss to the first token of a row, of which none carried any.
+    assert found == due.least == due.most == dealt.EpochCounts(7, 48, 26)
+    shuffled = packed.shuffle(seed=1)
+    assert deal(collate, "bins", dataset=shuffled)[0] == found
+    all_trained = packed.map(lambda row: {"labels": row["input_ids"]})
+    found, due = deal(collate, "bins", dataset=all_trained)
+    assert found == due.least == dealt.EpochCounts(7, 48, 41)
+
+
+@pytest.mark.parametrize(
+    ("fault", "parts"),
+    [
+        (lambda row: row.pop("labels"), "trained tokens"),
+        (lambda row: row.update(seq_lengths=[len(row["input_ids"])]), "sequences"),
+        (lambda row: row.update({key: row[key][:6] for key in ("input_ids", "labels")}), "tokens"),
+    ],
+)
+def test_a_collator_that_deals_less_of_packed_rows_is_found(fault: Any, parts: str) -> None:
+    packed, collate = bins()
+
+    def change(batch: list[dict[str, Any]]) -> Any:
+        for row in batch:
+            fault(row)
+            row["seq_lengths"] = row["seq_lengths"] if parts != "tokens" else [len(row["labels"])]
+        return collate(batch)
+
+    found, due = deal(change, "bins", dataset=packed)
+    assert any(f" {parts} dealt in an epoch" in line for line in due.differences(found))
+
+
+def test_a_sampler_of_packed_rows_that_deals_others_is_found() -> None:
+    packed, collate = bins()
+    found, due = deal(collate, "bins", sampler=Twice, dataset=packed)
+    assert due.differences(found)
+
+
+@pytest.mark.parametrize(
+    ("requested", "flags", "counts"),
+    [
+        ({"mixture": "1.0", "global_batch": "2 samples"}, (), True),
+        ({"mixture": "1.0"}, (), False),
+        ({"global_batch": "2 samples"}, (), False),
+        ({"mixture": "1.0", "packing": "bins"}, (), True),
+        ({"mixture": "1.0", "packing": "bins"}, ("--pad_to_multiple_of", "8"), True),
+        ({"mixture": "1.0", "packing": "bins"}, ("--context_parallel_degree", "2"), False),
+        ({"packing": "bins"}, (), False),
+    ],
+)
+def test_an_epoch_is_counted_where_rows_are_requested(
+    requested: dict[str, str], flags: tuple[str, ...], counts: bool
+) -> None:
+    program = TrainerProgram(None, "m", flags)
+    collector = EvidenceCollector(PatchContext(program, EventWriter(None, 0), requested=requested))
+    collector.model_prepared(models.model())
+    assert collector._epoch.is_counting is counts
+
+
+@pytest.mark.parametrize("packing", ["flatten", "bins"])
+def test_padded_flat_rows_show_what_is_trained_alone(packing: str) -> None:
+    packed, collate = bins()
+    collate.pad_to_multiple_of = 16
+    dataset = packed if packing == "bins" else data_set()
+    found, due = deal(collate, packing, dataset=dataset)
+    assert found.tokens > 48
+    assert due.least == due.most == dealt.EpochCounts(None, None, 26)
+    assert due.differences(found) == []
+
+
 def test_a_sampler_that_deals_other_rows_is_found() -> None:
     found, due = deal(pad, "none", sampler=Twice)
     assert due.differences(found)[:1] == ["45 of 48 tokens dealt in an epoch"]
@@ -181,8 +268,9 @@ def test_the_counts_of_all_ranks_are_added(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_not_known_is_not_compared() -> None:
-    assert deal(pad, "bins")[1].least == NOTHING
-    assert deal(pad, "bins")[1].differences(dealt.EpochCounts(1, 2, 3)) == []
+    assert deal(pad, "wrapped")[1].least == NOTHING
+    nothing = dealt.DueCounts(NOTHING, NOTHING)
+    assert nothing.differences(dealt.EpochCounts(1, 2, 3)) == []
 
     def without_mask(batch: list[dict[str, Any]]) -> Any:
         made = pad(batch)

@@ -83,8 +83,11 @@ TRL_CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.parametrize("packing", ["none", "bins"])
 @pytest.mark.parametrize("name", ["whole", *TRL_CHANGES])
-def test_what_trl_prepares(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_trl_prepares(
+    name: str, packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trl = pytest.importorskip("trl", reason="TRL is not installed")
     from launch.worker import trl_data
 
@@ -112,17 +115,25 @@ def test_what_trl_prepares(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
         output_dir=str(tmp_path),
         max_length=64,
         assistant_only_loss=True,
+        packing=packing == "bins",
+        truncation_mode="keep_end" if packing == "bins" else "keep_start",  # bins ignore it
         report_to=[],
         use_cpu=True,
     )
     trainer = SimpleNamespace(
         _tokenizer=tokenizer, chat_template=None, completion_only_loss=False, _is_vlm=False
     )
-    prepared = trl.SFTTrainer._prepare_dataset(trainer, data, tokenizer, args, False, None, "train")
-    verdict, value, note = check(record, prepared)
+    prepared = trl.SFTTrainer._prepare_dataset(
+        trainer, data, tokenizer, args, args.packing, None, "train"
+    )
+    loaded_rows = rows.count_loaded(prepared, packing, args)
+    [finding] = rows.check_mixture(record, loaded_rows, "1.0")
+    verdict, value, note = finding.verdict, str(finding.value), str(finding.note)
     if name == "whole":
         assert verdict == "proven", value
-        assert "the trainer's own filters leave 93" in note
+        # packing leaves out no row, however much of it is cut off
+        assert ("the trainer's own filters leave 93" in note) is (packing == "none")
+        assert loaded_rows == (93 if packing == "none" else COUNT)
         assert "62 of them were tokenised anew and found" in note
         assert datasets.is_caching_enabled()
     else:
