@@ -85,7 +85,9 @@ class PairedDifference:
         """Return what the verdict is based on."""
         if self.chance is None:
             return f"+- {self.half:.3g} a question, 95% interval"
-        changes = f"{self.gained} of {count_of(self.questions, 'question')} gained, {self.lost} lost"
+        changes = (
+            f"{self.gained} of {count_of(self.questions, 'question')} gained, {self.lost} lost"
+        )
         return f"{changes}: p = {self.chance:.2g} by an exact test of their signs"
 
 

@@ -366,7 +366,9 @@ def _cut_off_share(
     return cut_off / len(rows)
 
 
-def _count_commonest(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> dict[str, Any]:
+def _count_commonest(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the most frequent of the generated answers, shortened, and how many questions got it.
 
     Nothing is returned where nothing is generated.

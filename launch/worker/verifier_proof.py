@@ -272,7 +272,9 @@ def find_truth_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     columns = []
     for name in rows[0]:
-        values = {str(row.get(name)) for row in rows if isinstance(row.get(name), str | int | float)}
+        values = {
+            str(row.get(name)) for row in rows if isinstance(row.get(name), str | int | float)
+        }
         is_everywhere = all(row.get(name) not in (None, "") for row in rows)
         is_short = max(map(len, values), default=0) <= _LONGEST_TRUTH
         if name not in _NO_TRUTHS and is_everywhere and is_short and len(values) > 1:

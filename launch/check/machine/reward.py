@@ -126,7 +126,9 @@ def _cure_of_warning(report: ProofReport) -> str | None:
     """Return what may be done about a warning, which stops nothing."""
     if report.fault not in (FORM, UNPROVEN):
         return None
-    cure = "the run goes on: a shaping reward, which compares with no right answer, can stay as it is"
+    cure = (
+        "the run goes on: a shaping reward, which compares with no right answer, can stay as it is"
+    )
     if report.columns:
         column = report.columns[0]
         cure += (

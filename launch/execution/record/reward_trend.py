@@ -74,7 +74,6 @@ class RewardTrend:
         warning = Finding.warning("reward_not_risen", message, None, cure)
         return replace(warning, numbers=numbers)
 
-
     def _describe_collapse(self) -> str:
         """Return what shows that the policy gives one answer to everything; "" if nothing does.
 

@@ -15,7 +15,11 @@ from typing import Any
 from launch.errors import refusal
 from launch.execution.completion import find_model_changes
 from launch.execution.record.attempts import find_width_changes
-from launch.execution.record.evidence import read_steps_before
+from launch.execution.record.evidence import (
+    describe_unreached,
+    fold_unreached,
+    read_steps_before,
+)
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts
@@ -40,6 +44,7 @@ from launch.execution.report.timeline import build_timelines
 from launch.files import write_file
 from launch.table import Table, format_duration, format_measurement
 from launch.terminal import printable
+from launch.worker.evidence import Evidence
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
@@ -149,7 +154,10 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
     warnings = run.event_summary.warnings.values()
     plan_warnings = objects(run.plan.get("warnings"))
     guard_events = run.event_summary.guards
+    evidence, unreached = fold_unreached([Evidence.read(item) for item in run.evidence])
     return {
+        "evidence": evidence,
+        "unreached": describe_unreached(unreached) if unreached else None,
         "label": label,
         "record": run,
         "state": find_state(run),
