@@ -15,7 +15,7 @@ from launch.execution.record.lock import INTERVAL
 from launch.execution.record.run import Run
 from launch.execution.run_facts import RunFact, facts_in
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
-from launch.planning.find_runs import resolve_run
+from launch.planning.find_runs import resolve_newest
 from launch.slurm.job_status import (
     JobStatus,
     add_accounting,
@@ -98,7 +98,7 @@ def _find_named(names: Sequence[str], runs: Path) -> tuple[list[Path], list[Path
     for name in names:
         pipeline = find_pipeline(name, runs)
         if pipeline is None:
-            others.append(resolve_run(name, runs, submitted))
+            others.append(resolve_newest(name, runs, notify, submitted))
         elif pipeline not in pipelines:
             pipelines.append(pipeline)
             of_pipelines.extend(run for _, run in stage_runs(pipeline))

@@ -497,6 +497,7 @@ def test_guard(case: Case) -> None:
         reported = {
             "stops": finding.stops,
             "failed": finding.failed,
+            "is_quiet": finding.is_quiet,
             "good_until": finding.good_until,
         }
         reported |= finding.numbers
