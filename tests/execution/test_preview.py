@@ -12,6 +12,7 @@ import pytest
 from launch.__main__ import main
 from launch.data.sources import VALIDATION_FILE
 from launch.data.staging import stage
+from launch.digests import hash_file
 from launch.errors import EXIT_REFUSED, UserError, actions_of
 from launch.execution.preview import (
     DataSet,
@@ -97,12 +98,12 @@ def test_rows_that_are_held_out_are_no_samples_of_the_training(
     """Which rows these are does not depend on whether the data was staged before."""
     rows = [chat(f"What is {number}?", f"It is {number}.") for number in range(30)]
     path = write_lines(tmp_path / "a.jsonl", rows)
-    machine = fixed_machine(tmp_path, digest=lambda path: "digest")
+    machine = fixed_machine(tmp_path, digest=hash_file)
     overrides = ("stage=sft", "trainer=trl_sft", f"data.mix=[{{name: {path}}}]")
     config = composed(*overrides, "data.validation=0.2")
     entry = build_plan(config, machine, reads_rows=False).inputs.mixture[0]
     assert entry.data is not None
-    stage(entry.data, lambda file: "digest")
+    stage(entry.data, hash_file)
     trained = entry.data.train_file.read_text(encoding="utf-8").splitlines()
     assert len(trained) == 24
     whole: tuple[Path, ...] = (entry.data.train_file, entry.data.folder / VALIDATION_FILE)
