@@ -185,12 +185,14 @@ def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
 def _status_columns(now: float) -> list[Column[JobStatus]]:
     """Return the columns of the table: the state, the facts of the run, and those of its job."""
     facts = [_fact_column(fact) for fact in facts_in("status")]
+    # The reward stands where its readers look for the loss.
+    first = [column for column in facts if not column.optional or column.head == "reward"]
     return [
         Column("run", lambda status: status.run.name),
         Column("state", _describe_state),
-        *(column for column in facts if not column.optional),
+        *first,
         Column("since", lambda status: _describe_since(status, now)),
-        *(column for column in facts if column.optional),
+        *(column for column in facts if column not in first),
         Column("evaluation", _describe_evaluation, optional=True),
         Column("job", lambda status: _job_cells(status)[0], optional=True),
         Column("nodes", lambda status: _job_cells(status)[1], optional=True),

@@ -99,8 +99,8 @@ def tokenize_samples(
             is_local = entry.data is not None or (entry.source.build and _has_own_template(plan))
             if is_local or not only_local:
                 whole = write_whole(entry, folder / f"{number}.jsonl")
-                samples = write_samples(entry, folder / str(number), rows, whole)
-                sets.append(replace(samples, whole=whole))
+                data_set = write_samples(entry, folder / str(number), rows, whole)
+                sets.append(replace(data_set, whole=whole))
                 entries.append(entry)
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)

@@ -136,7 +136,7 @@ def test_status_and_the_page_say_whether_it_rose(
     assert ("reward_not_risen" in page) == (verdict != "rose")
     assert f"it {verdict}: reward" in page
     heads, row, *_ = [line.split() for line in shown.splitlines()]
-    assert "reward" in heads and f"{rewards[-1]:.4f}" in row
+    assert heads.index("reward") == heads.index("loss") + 1 and f"{trend.last:.4f}" in row
     [content] = status(folder=tmp_path).as_json
     assert (content["reward"], content["loss"]) == (rewards[-1], 0.0)
     assert content["reward_trend"]["z"] == trend.z
