@@ -128,12 +128,12 @@ def sign_test_chance(gains: Sequence[float]) -> float:
     if _are_equal_sizes(gains):
         fewest = min(sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains))
         tail = sum(math.comb(count, number) for number in range(fewest + 1))
-        return min(1.0, 2 * tail / 2**count)
+        return min(1.0, float(2 * tail / 2**count))
     total = abs(sum(gains)) * (1 - 1e-9)  # sums in another order differ in their last digits
     extreme = 0
     for signs in itertools.product((1, -1), repeat=count):
         extreme += abs(sum(map(operator.mul, signs, gains))) >= total
-    return extreme / 2**count
+    return float(extreme / 2**count)
 
 
 def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:

@@ -152,7 +152,9 @@ def _read_mean_throughput(run: Run) -> Iterator[Reading]:
     """Yield the speed that `compare` has: that after the first steps, which are slower."""
     progress = run.progress
     if progress.tokens and progress.speed:
-        note = f"after the first steps; {format_measurement(progress.tokens)} tokens without padding"
+        note = (
+            f"after the first steps; {format_measurement(progress.tokens)} tokens without padding"
+        )
         yield Reading(f"{progress.speed:,.4g} {progress.speed_unit}", note)
 
 
