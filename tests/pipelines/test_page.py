@@ -28,7 +28,7 @@ def test_stages_are_named_and_their_losses_apart(tmp_path: Path) -> None:
     pipeline.mkdir(parents=True)
     write_json(pipeline / PIPELINE_FILE, {"stages": stages})
     page = render_pipeline(pipeline)
-    assert '<span class="chip unfinished">' in page and "chats unfinished" in page
+    assert '<span class="chip done">done</span> chats done, pairs done; ' in page
     assert 'x1="' in page and ">pairs</text>" in page  # where the second stage begins
     captions = re.findall(r"<figcaption><strong>(.*?)</strong>", page)
     assert captions == ["Loss of SFT", "Loss of DPO"]
