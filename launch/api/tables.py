@@ -15,7 +15,7 @@ from launch.execution.record.lock import INTERVAL
 from launch.execution.record.run import Run
 from launch.execution.run_facts import RunFact, facts_in
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
-from launch.planning.find_runs import resolve_run
+from launch.planning.find_runs import resolve_newest
 from launch.slurm.job_status import (
     JobStatus,
     add_accounting,
@@ -98,7 +98,7 @@ def _find_named(names: Sequence[str], runs: Path) -> tuple[list[Path], list[Path
     for name in names:
         pipeline = find_pipeline(name, runs)
         if pipeline is None:
-            others.append(resolve_run(name, runs, submitted))
+            others.append(resolve_newest(name, runs, notify, submitted))
         elif pipeline not in pipelines:
             pipelines.append(pipeline)
             of_pipelines.extend(run for _, run in stage_runs(pipeline))
@@ -185,12 +185,14 @@ def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
 def _status_columns(now: float) -> list[Column[JobStatus]]:
     """Return the columns of the table: the state, the facts of the run, and those of its job."""
     facts = [_fact_column(fact) for fact in facts_in("status")]
+    # The reward stands where its readers look for the loss.
+    first = [column for column in facts if not column.optional or column.head == "reward"]
     return [
         Column("run", lambda status: status.run.name),
         Column("state", _describe_state),
-        *(column for column in facts if not column.optional),
+        *first,
         Column("since", lambda status: _describe_since(status, now)),
-        *(column for column in facts if column.optional),
+        *(column for column in facts if column not in first),
         Column("evaluation", _describe_evaluation, optional=True),
         Column("job", lambda status: _job_cells(status)[0], optional=True),
         Column("nodes", lambda status: _job_cells(status)[1], optional=True),

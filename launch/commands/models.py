@@ -24,12 +24,11 @@ from launch.evaluation.generation import (
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
-from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
 from launch.planning.adapter import Adapter, read_adapter
-from launch.planning.find_runs import find_runs, matching_runs, resolve_run, run_name
+from launch.planning.find_runs import resolve_newest, resolve_run
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json, versioned
@@ -96,14 +95,7 @@ def find_newest(name: str, runs: Path) -> ModelSource:
     except UserError as error:
         if error.problems[0].id != "ambiguous_run":
             raise
-        matches = matching_runs(name, find_runs(runs))
-        finished = [run for run in matches if folder_status(run) == "done"]
-        if not finished:
-            raise
-        newest = run_name(finished[0])
-        count = f"the newest finished of the {len(matches)} runs that '{name}' matches"
-        notify(f"note: {newest} answers, {count}")
-        return find_model(str(finished[0]), runs)
+        return find_model(str(resolve_newest(name, runs, notify, only_finished=True)), runs)
 
 
 def _read_conversations(
@@ -237,7 +229,7 @@ def eval(argv: list[str]) -> int:
     Raises UserError: those of VerbParser.parse, find_model, find_specs and evaluate_model.
     """
     options = build_eval_parser().parse(argv)
-    model = find_model(options.name, options.runs)
+    model = find_newest(options.name, options.runs)
     cache = options.runs.absolute() / ".cache"
     specs = find_specs(options.tasks or default_tasks(model.run), cache, model.run)
     evaluation = evaluate_model(

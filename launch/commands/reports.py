@@ -20,7 +20,7 @@ from launch.execution.report.page import (
 )
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
-from launch.planning.find_runs import resolve_run
+from launch.planning.find_runs import resolve_newest
 from launch.slurm.jobs import find_job_folders
 from launch.table import Table
 from launch.terminal import echo, notify
@@ -91,7 +91,7 @@ def _find_folder(name: str, runs: Path) -> Path:
             message = f"{folder} is empty: no run has written to it"
             raise refusal("no_record", message, "command line")
     trials = [path for path in runs.glob("[!.]*/*") if trial_verb(path)]
-    return resolve_run(name, runs, [*find_job_folders(runs), *trials])
+    return resolve_newest(name, runs, notify, [*find_job_folders(runs), *trials])
 
 
 def compare(argv: list[str]) -> int:

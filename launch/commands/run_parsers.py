@@ -104,8 +104,8 @@ examples:
 Score the model of a run, the base, and each stage between them with lm-evaluation-harness: the same
 questions in the run's chat template, with the run's Python. A task's verdict is better, worse or
 same (no significant difference): whether the 95% interval of the mean difference from the base,
-paired by question, excludes 0. Results and answers are cached in RUN/evaluation by content and
-never computed twice.
+paired by question, excludes 0, or, of scores of which few differ, by an exact test. Results and
+answers are cached in RUN/evaluation by content and never computed twice.
 
 arguments:
 exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all zero, identical, cut

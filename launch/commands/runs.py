@@ -12,12 +12,12 @@ from launch.errors import EXIT_DONE, refusal
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
-from launch.planning.find_runs import resolve_run, run_name
+from launch.planning.find_runs import resolve_newest, run_name
 from launch.slurm.job_status import JobStatus, add_accounting, read_job_status
 from launch.slurm.jobs import JobFolder, find_job_folder, find_job_folders, find_run_of_job
 from launch.slurm.queue import QueuedJob
 from launch.table import format_duration
-from launch.terminal import echo, printable
+from launch.terminal import echo, notify, printable
 from launch.worker.wording import count_of
 
 
@@ -48,7 +48,7 @@ def logs(argv: list[str]) -> int:
     options = build_logs_parser().parse(argv)
     submitted = find_job_folders(options.runs)
     folder = find_run_of_job(options.name, options.runs)
-    folder = folder or resolve_run(options.name, options.runs, list(submitted))
+    folder = folder or resolve_newest(options.name, options.runs, notify, list(submitted))
     jobs = _RunJobs(folder, options.runs)
     is_active = jobs.is_active if options.follow else lambda: False
     try:

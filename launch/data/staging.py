@@ -11,11 +11,12 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from launch.config.kinds import Kind
 from launch.data.conversion import Conversion, find_heaviest
 from launch.data.label_balance import LabelCount, count_labels
-from launch.data.row_file import RowFile
+from launch.data.row_file import RowFile, encode_row
 from launch.data.sources import (
     TRAIN_FILE,
     VALIDATION_FILE,
@@ -210,6 +211,23 @@ def _split(
                 kept.write(line)
     rest.replace(train)
     return held_out
+
+
+def leave_out_held(
+    rows: Iterator[tuple[str, Any]], data: LocalData, whole: Sequence[Path]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the converted rows without those that the staging will hold out, or has held out."""
+    limit = -1
+    if isinstance(data.validation, float) and whole:
+        hashes = array("Q")
+        for file in whole:
+            with file.open("rb") as lines:
+                hashes.extend(map(hash_row, lines))
+        with contextlib.suppress(ValueError):  # the staging refuses such a share
+            limit = choose_limit(hashes, data.validation)
+    for place, columns in rows:
+        if limit < 0 or hash_row(encode_row(columns)) > limit:
+            yield place, columns
 
 
 def _check_unchanged(data: LocalData, digest: Digest) -> None:

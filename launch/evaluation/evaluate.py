@@ -88,6 +88,9 @@ class TaskResult:
             "summary": self.summary,
             "gain": gain.mean,
             "gain_half_interval": gain.half,
+            "gained": gain.gained,
+            "lost": gain.lost,
+            "exact_p": gain.chance,
             "questions": gain.questions,
             "metric": last.metric,
             "higher_is_better": last.higher_is_better,
@@ -106,6 +109,7 @@ class TaskResult:
             "score": score.score,
             "stderr": score.stderr,
             "cut_off": score.cut_off,
+            "repeated_answer": score.repeated_answer,
             "verdict_against_previous": verdict,
             "samples": str(self.samples[label]),
         }
@@ -122,6 +126,12 @@ class Evaluation:
     seconds: float
 
     @property
+    def not_risen(self) -> Finding | None:
+        """The warning of the run's own end, if its reward in training did not rise."""
+        outcome = Run(self.model.run).outcome if self.model.run else None
+        return outcome.reward.finding() if outcome and outcome.reward else None
+
+    @property
     def is_broken(self) -> bool:
         return any(task.broken for task in self.tasks)
 
@@ -132,6 +142,7 @@ class Evaluation:
             "harness": self.harness,
             "computed": self.computed,
             "seconds": round(self.seconds, 1),
+            "not_risen": self.not_risen,
             "tasks": self.tasks,
         }
 
@@ -208,6 +219,8 @@ def describe_scores(evaluation: Evaluation) -> Iterator[str]:
     """Yield the scores and verdicts as a table, task by task."""
     for task in evaluation.tasks:
         yield from _describe_task(task)
+    if evaluation.not_risen is not None:
+        yield f"warning: in the run's training {evaluation.not_risen}"
     folders = []
     for task in evaluation.tasks:
         folders += [Path(path).parent for path in task.samples.values()]
@@ -226,16 +239,22 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
     for label in task.labels:
         score = task.scores[label]
         error = "" if score.stderr is None else f" +- {score.stderr:.4f}"
+        if score.is_constant:
+            error = " on every one"
         comparison = ""
         if previous is not None:
             verdict = task.gain(label, previous).verdict
             conjunction = "as" if verdict == "same" else "than"
             comparison = f"{verdict} {conjunction} the previous model"
         name = label[-_WIDTH:].ljust(_WIDTH)
-        yield f"  {name}  {score.score:.4f}{error:<12}  {comparison}".rstrip()
+        yield f"  {name}  {score.score:.4f}{error:<13}  {comparison}".rstrip()
         previous = label
     if task.summary:
-        yield f"  verdict: {task.summary} (+- {gain.half:.3g} a question, 95% interval)"
+        yield f"  verdict: {task.summary} ({gain.describe()})"
+    for label in task.labels:
+        repeated = task.scores[label].repeated_answer
+        if repeated is not None:
+            yield f"  note: {label} gives {repeated}"
     for reason in task.broken:
         yield f"  broken: {reason}"
 

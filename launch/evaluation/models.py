@@ -20,10 +20,11 @@ from launch.planning.adapter import Adapter, check_adapter, read_adapter
 from launch.planning.chat_template import read_template
 from launch.planning.digest_cache import open_digests
 from launch.planning.estimate.shape import read_shape
-from launch.planning.find_runs import resolve_run, run_name
+from launch.planning.find_runs import resolve_newest, resolve_run, run_name
 from launch.planning.hub_cache import hub_snapshot
 from launch.planning.model_folder import EXPORT, find_foreign_pickle, find_model_faults
 from launch.planning.saved_model import run_of
+from launch.terminal import notify
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -97,10 +98,10 @@ def find_model(name: str, runs: Path) -> ModelSource:
 def find_run_or_model(name: str, runs: Path) -> Path | ModelSource:
     """Return the folder of the run that `name` means, or else the model that it means.
 
-    Raises UserError as `resolve_run`.
+    Raises UserError as `resolve_newest`.
     """
     try:
-        return resolve_run(name, runs)
+        return resolve_newest(name, runs, notify)
     except UserError:
         with contextlib.suppress(UserError):
             model = find_model(name, runs)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.trials.bench.verdict import student_t
 from launch.worker.held_out import EXACT
 from launch.worker.held_out_reward import REWARD_METRIC
+from launch.worker.wording import count_of
 
 # The metrics of a run's own held-out rows, for which a score of 0 on all questions is possible.
 _OF_RUN = (EXACT, REWARD_METRIC)
 _MOST_CUT_OFF = 0.5  # maximum share of answers that are cut off
+_NEARLY_ALL = 0.8  # share of the prompts that get the same answer, from which it is named
+_LEVEL = 0.05  # of the exact test, two-sided
+_MOST_SIGNS = 16  # maximum number of gains of different sizes whose signs are all tried
 # The minimum number of questions whose score is not the most frequent one: two models rarely have
 # the same scores on so many.
 _MIN_IDENTICAL = 10
@@ -33,6 +38,24 @@ class TaskScore:
     values: tuple[float, ...]  # score of each question
     cut_off: float | None  # share of the generated answers that were cut off
     responses: str  # digest of all answers
+    commonest: str | None = None  # the most frequent of the generated answers
+    commonest_count: int = 0  # the number of questions that got it
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all questions have the same score, so that their spread shows no error."""
+        return len(set(self.values)) == 1
+
+    @property
+    def repeated_answer(self) -> str | None:
+        """A phrase about an answer that nearly every question got; None if there is none."""
+        count = len(self.values)
+        is_always_right = self.is_constant and self.values[0] == 1.0
+        if self.commonest is None or is_always_right or count < _MIN_IDENTICAL:
+            return None
+        if self.commonest_count < _NEARLY_ALL * count:
+            return None
+        return f"the same answer to {self.commonest_count} of {count} prompts: '{self.commonest}'"
 
 
 @dataclass(frozen=True)
@@ -42,13 +65,30 @@ class PairedDifference:
     mean: float
     half: float  # half of the mean's 95% confidence interval; infinite for one question
     questions: int
+    gained: int = 0  # questions with a better score
+    lost: int = 0  # questions with a worse score
+    # The exact test's probability of so large a difference between equal models; None where the
+    # interval decides.
+    chance: float | None = None
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse` or `same`: whether the confidence interval excludes 0."""
-        if abs(self.mean) <= self.half or not self.mean:
+        """`better`, `worse` or `same`: by the exact test, else whether the interval excludes 0."""
+        is_clear = abs(self.mean) > self.half
+        if self.chance is not None:
+            is_clear = self.chance <= _LEVEL
+        if not is_clear or not self.mean:
             return "same"
         return "better" if self.mean > 0 else "worse"
+
+    def describe(self) -> str:
+        """Return what the verdict is based on."""
+        if self.chance is None:
+            return f"+- {self.half:.3g} a question, 95% interval"
+        changes = (
+            f"{self.gained} of {count_of(self.questions, 'question')} gained, {self.lost} lost"
+        )
+        return f"{changes}: p = {self.chance:.2g} by an exact test of their signs"
 
 
 def compare_scores(model: TaskScore, other: TaskScore) -> PairedDifference:
@@ -61,10 +101,39 @@ def compare_scores(model: TaskScore, other: TaskScore) -> PairedDifference:
             gains.append(sign * (value - other_values[question]))
     count = len(gains)
     mean = statistics.fmean(gains) if gains else 0.0
-    if count < 2:
-        return PairedDifference(mean, math.inf, count)
-    standard_error = statistics.stdev(gains) / math.sqrt(count)
-    return PairedDifference(mean, student_t(count - 1) * standard_error, count)
+    half = math.inf
+    if count > 1:
+        half = student_t(count - 1) * statistics.stdev(gains) / math.sqrt(count)
+    gained = sum(gain > 0 for gain in gains)
+    lost = sum(gain < 0 for gain in gains)
+    chance = None
+    is_coarse = len({*model.values, *other.values}) <= count or model.metric == REWARD_METRIC
+    changes = [gain for gain in gains if gain]
+    if is_coarse and (len(changes) <= _MOST_SIGNS or _are_equal_sizes(changes)):
+        chance = sign_test_chance(changes)
+    return PairedDifference(mean, half, count, gained, lost, chance)
+
+
+def _are_equal_sizes(gains: Sequence[float]) -> bool:
+    return len({abs(gain) for gain in gains}) < 2
+
+
+def sign_test_chance(gains: Sequence[float]) -> float:
+    """Return the probability that gains of these sizes and random signs have a sum as far from 0.
+
+    It is exact for any distribution of the scores (Fisher's randomisation test of pairs), also for
+    a few scores of 0 and 1, whose spread says little; for equal sizes it is the sign test.
+    """
+    count = len(gains)
+    if _are_equal_sizes(gains):
+        fewest = min(sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains))
+        tail = sum(math.comb(count, number) for number in range(fewest + 1))
+        return min(1.0, float(2 * tail / 2**count))
+    total = abs(sum(gains)) * (1 - 1e-9)  # sums in another order differ in their last digits
+    extreme = 0
+    for signs in itertools.product((1, -1), repeat=count):
+        extreme += abs(sum(map(operator.mul, signs, gains))) >= total
+    return float(extreme / 2**count)
 
 
 def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:

@@ -76,6 +76,7 @@ class RankError(Fact):
     """A rank reported the error that ends it."""
 
     rank: int
+    is_stop: bool = False  # whether it stops itself, as a requested setting is not in effect
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class GuardFinding(Finding):
     # one: it counts even if the run finished before it could be stopped.
     good_until: float | None = None
     wants_stacks: bool = False  # whether the stacks of all ranks are dumped before the run is ended
+    is_quiet: bool = False  # whether the run's own cause is printed, and the guard is not
 
 
 @dataclass(frozen=True)

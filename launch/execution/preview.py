@@ -21,6 +21,7 @@ from launch.data.row_file import RowFile
 from launch.data.rows import read_rows
 from launch.data.sample_problems import find_sample_problems
 from launch.data.samples import TokenizedSamples, parse_samples
+from launch.data.staging import leave_out_held
 from launch.errors import UserError, refusal
 from launch.execution.mixture_shares import count_training_rows, share_mixture
 from launch.execution.prepare import build_missing, stage_template
@@ -98,7 +99,8 @@ def tokenize_samples(
             is_local = entry.data is not None or (entry.source.build and _has_own_template(plan))
             if is_local or not only_local:
                 whole = write_whole(entry, folder / f"{number}.jsonl")
-                sets.append(replace(write_samples(entry, folder / str(number), rows), whole=whole))
+                data_set = write_samples(entry, folder / str(number), rows, whole)
+                sets.append(replace(data_set, whole=whole))
                 entries.append(entry)
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)
@@ -129,9 +131,13 @@ def _has_own_template(plan: Plan) -> bool:
     return plan.inputs.model.build is None if name is None else Path(name).is_absolute()
 
 
-def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSet:
-    """Write the first rows as the trainer's file; a hub data set is read by the trainer's
-    process.
+def write_samples(
+    entry: MixtureEntry, folder: Path, rows: int | None, whole: Sequence[Path] = ()
+) -> DataSet:
+    """Write the first rows that are trained on as the trainer's file; a hub data set is read by the
+    trainer's process.
+
+    `whole` has the files of all its rows, which decide those that are held out.
     """
     if entry.source.local is None:
         assert rows is not None
@@ -139,7 +145,8 @@ def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSe
         places = [f"{name}, row {number}" for number in range(1, rows + 1)]
         return DataSet(name, entry.split, tuple(places))
     if entry.data is not None:
-        placed_rows: Iterator[tuple[str, Any]] = Conversion(entry.data).rows(entry.data.files.paths)
+        converted = Conversion(entry.data).rows(entry.data.files.paths)
+        placed_rows: Iterator[tuple[str, Any]] = leave_out_held(converted, entry.data, whole)
     else:
         placed_rows = ((row.place, row.value) for row in read_rows(entry.source.local))
     folder.mkdir()

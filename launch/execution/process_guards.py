@@ -146,7 +146,8 @@ class DeadRank(Guard):
             return None
         seconds = round(now - self._error.time, 1)
         message = f"rank {self._error.rank} failed and the run did not end within {seconds:.0f} s"
-        return replace(self._fail(message, rank=self._error.rank, seconds=seconds), failed=True)
+        found = self._fail(message, rank=self._error.rank, seconds=seconds)
+        return replace(found, failed=True, is_quiet=self._error.is_stop)
 
     def _check_exits(self, now: float) -> GuardFinding | None:
         waiting = set(self._context.ranks) - set(self._exited)

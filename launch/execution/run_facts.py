@@ -7,19 +7,22 @@ from all of metrics.jsonl.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 from launch.execution.record.run import Run, mapping
 from launch.planning.flags import format_flag_value
 from launch.table import format_duration, format_measurement
-from launch.worker.wording import noun_for
+from launch.worker.wording import count_of, noun_for
 
 # "report" is the top of a run's page, and the table of a page of several runs; "plan" is the
 # section Plan of the page.
 View = Literal["status", "report", "plan", "compare"]
 
+_RECENT = 5  # logged steps whose mean reward is shown of a run that has not ended
 _MARGIN_NAMES = ("rewards/margin", "rewards/margins")
 
 
@@ -67,7 +70,9 @@ def _read_step(run: Run) -> Iterator[Reading]:
 
 
 def _read_recent_reward(run: Run) -> Iterator[Reading]:
-    if run.status.reward is not None:
+    if run.outcome and run.outcome.reward:
+        yield Reading(f"{run.outcome.reward.last:.4f}")
+    elif run.status.reward is not None:
         yield Reading(f"{run.status.reward:.4f}")
 
 
@@ -101,16 +106,24 @@ def _read_validation(run: Run) -> Iterator[Reading]:
 
 
 def _read_reward(run: Run) -> Iterator[Reading]:
-    """Yield the last mean reward of RLVR, and whether it rose."""
+    """Yield the mean reward of RLVR's last steps, and whether it rose.
+
+    A single step has few prompts, so its reward says little.
+    """
     reward = run.metrics.curves.get("reward")
     if reward is None or reward.last is None:
         return
     step, value = reward.last
-    note = ""
     if run.outcome and run.outcome.reward:
         trend = run.outcome.reward
         note = f"it {trend.verdict}: {trend.describe()}"
-    yield Reading(format_measurement(value), note, step)
+        yield Reading(format_measurement(trend.last), note)
+        return
+    last = [value for _, value in reward.points()[-_RECENT:] if math.isfinite(value)]
+    if len(last) == _RECENT:
+        yield Reading(format_measurement(fmean(last)), f"mean of the last {_RECENT} logged values")
+        return
+    yield Reading(format_measurement(value), "", step)
 
 
 def _read_loss(run: Run) -> Iterator[Reading]:
@@ -136,18 +149,21 @@ def _read_validation_losses(run: Run) -> Iterator[Reading]:
 
 
 def _read_mean_throughput(run: Run) -> Iterator[Reading]:
-    tokens = run.metrics.total("tokens")
-    seconds = run.metrics.total("seconds")
-    if tokens and seconds:
-        note = f"{format_measurement(tokens)} tokens without padding"
-        yield Reading(f"{format_measurement(tokens / seconds)} tokens/s", note)
+    """Yield the speed that `compare` has: that after the first steps, which are slower."""
+    progress = run.progress
+    if progress.tokens and progress.speed:
+        note = (
+            f"after the first steps; {format_measurement(progress.tokens)} tokens without padding"
+        )
+        yield Reading(f"{progress.speed:,.4g} {progress.speed_unit}", note)
 
 
 def _read_mean_step(run: Run) -> Iterator[Reading]:
     seconds = run.metrics.total("seconds")
     if seconds and run.metrics.steps:
         mean = seconds / run.metrics.curves["seconds"].count
-        yield Reading(f"{format_measurement(mean)} s", f"training {format_duration(seconds)}")
+        count = run.metrics.curves["seconds"].count
+        yield Reading(f"{format_measurement(mean)} s", f"of {count_of(count, 'logged step')}")
 
 
 def _read_padding(run: Run) -> Iterator[Reading]:

@@ -13,12 +13,13 @@ from launch.evaluation.models import find_model
 from launch.execution.record.run import Run, is_run_folder, mapping, objects
 from launch.execution.report.evaluation import read_evaluation
 from launch.execution.report.page import render_runs
+from launch.execution.report.summary import find_state
 from launch.files import iterate_json_lines, read_json_object, write_json
 from launch.pipelines.links import Pipeline
-from launch.pipelines.record import stage_runs
+from launch.pipelines.record import describe_stages, stage_runs
 from launch.planning.find_runs import run_name
 from launch.planning.plan import Plan
-from launch.table import Table
+from launch.table import Table, format_duration
 from launch.worker.json_codec import versioned
 
 SAMPLES = "samples.json"  # file in the folder of a stage's run
@@ -96,7 +97,25 @@ def render_pipeline(folder: Path) -> str:
         tables,
         title=f"pipeline {folder.name}",
         labels=_label_stages(folder),
+        lead=_describe_state(folder),
+        is_sequence=True,
     )
+
+
+def _describe_state(folder: Path) -> tuple[str, str]:
+    """Return the state of a pipeline, and a sentence with that of each stage and their time."""
+    stages = stage_runs(folder)
+    states = [find_state(Run(run)) if is_run_folder(run) else "not started" for _, run in stages]
+    unfinished = [state for state in states if state != "done"]
+    state = "done"
+    if unfinished:
+        state = unfinished[0] if unfinished[0] != "not started" else "unfinished"
+    sentence = describe_stages(folder)
+    outcomes = [Run(run).outcome for _, run in stages]
+    seconds = sum(outcome.seconds for outcome in outcomes if outcome is not None)
+    if seconds:
+        sentence += f"; the finished attempts took {format_duration(seconds)}"
+    return state, sentence
 
 
 def _label_stages(folder: Path) -> list[str]:
@@ -106,6 +125,13 @@ def _label_stages(folder: Path) -> list[str]:
     started = [(stage, run) for stage, run in stage_runs(folder) if is_run_folder(run)]
     stages = [stage for stage, _ in started]
     return [run_name(run) if stages.count(stage) > 1 else stage for stage, run in started]
+
+
+def _show_answer(answer: Any) -> str:
+    if answer is None:
+        return "-"
+    text = str(answer)
+    return text if text.strip() else "(empty: the model ended its answer at once)"
 
 
 def _answer_table(runs: list[Path]) -> Iterator[Table]:
@@ -119,6 +145,6 @@ def _answer_table(runs: list[Path]) -> Iterator[Table]:
         return
     rows = [["prompt", *answers]]
     for prompt in prompts:
-        cells = [str(texts.get(prompt, "-")) for texts in answers.values()]
+        cells = [_show_answer(texts.get(prompt)) for texts in answers.values()]
         rows.append([prompt, *cells])
     yield Table("What each stage answers", rows)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch.errors import did_you_mean, refusal
+from launch.errors import UserError, did_you_mean, refusal
 from launch.files import first_written
 
 # The prefixes of folders that hold several runs: a rollout's widths, a bench's repeats, a search's
@@ -58,6 +58,38 @@ def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
     message = f"there is no run '{name}' in {runs.absolute()}"
     cure = did_you_mean(name, [*names, *short_names]) or _list_names(names)
     raise refusal("unknown_run", message, "command line", cure)
+
+
+def resolve_newest(
+    name: str,
+    runs: Path,
+    notify: Callable[[str], None],
+    submitted: Sequence[Path] = (),
+    *,
+    only_finished: bool = False,
+) -> Path:
+    """Return the run folder that `name` means to a verb that only reads: of several, the newest,
+    with a note.
+
+    `only_finished`: the newest that is done. Raises UserError: unknown_run; ambiguous_run, if none
+    of them is done.
+    """
+    try:
+        return resolve_run(name, runs, submitted)
+    except UserError as error:
+        if error.problems[0].id != "ambiguous_run":
+            raise
+        matches = matching_runs(name, sorted({*find_runs(runs), *submitted}))
+        kind = "newest"
+        chosen = matches
+        if only_finished:
+            kind = "newest finished"
+            chosen = [run for run in matches if (run / "DONE").is_file()]
+        if not chosen:
+            raise
+        count = len(matches)
+        notify(f"note: {run_name(chosen[0])}, the {kind} of the {count} runs that '{name}' matches")
+        return chosen[0].resolve()
 
 
 def find_run(name: str, known: Sequence[Path], where: str | None) -> Path | None:

@@ -75,7 +75,7 @@ class SweepRecord(TrialRecord[SweepRun]):
         }
         if len(done) > 1 and len(losses) == len(done):
             best = min(losses, key=lambda label: losses[label])
-            lines.append(f"the lowest validation loss is that of {best}: {losses[best]:.4f}")
+            lines.append(f"The lowest validation loss is that of {best}: {losses[best]:.4f}")
         lines += [
             f"{run.label} {run.state.value}: {run.message}" for run in self.runs if run.message
         ]

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,6 +25,7 @@ from .held_out_reward import RewardSpec, write_reward_task
 from .json_codec import decode, versioned
 from .model_loading import ModelRequest, load_model, read_base
 
+_SHOWN = 60  # characters of an answer in a report
 _NETWORK_ERRORS = (
     "Connection",
     "OfflineMode",
@@ -319,6 +321,7 @@ def summarize(name: str, results: Mapping[str, Any], spec: TaskSpec, model: Any)
         "values": values,
         "cut_off": _cut_off_share(kept_rows, config, model),
         "responses": hashlib.sha256(responses.encode()).hexdigest()[:16],
+        **_count_commonest(kept_rows, config),
         "all": reported,
     }
 
@@ -361,6 +364,23 @@ def _cut_off_share(
         if len(tokens) >= _generation_limit(row, model) - 1:
             cut_off += 1
     return cut_off / len(rows)
+
+
+def _count_commonest(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the most frequent of the generated answers, shortened, and how many questions got it.
+
+    Nothing is returned where nothing is generated.
+    """
+    if config.get("output_type") != "generate_until":
+        return {}
+    answers = Counter(str(row["resps"][0][0]).strip() for row in rows)
+    [(answer, count)] = answers.most_common(1)
+    text = " ".join(answer.split())
+    if len(text) > _SHOWN:
+        text = text[: _SHOWN - 3] + "..."
+    return {"commonest": text, "commonest_count": count}
 
 
 def _generation_limit(row: Mapping[str, Any], model: Any) -> int:

@@ -114,7 +114,8 @@ def report_evidence(
             events.warn(str(finding))
     if stopping:
         ids = [finding.id for finding in stopping]
-        message = f"{'; '.join(map(str, stopping))}; allow=[{','.join(ids)}] runs it anyway"
+        sentences = [f"{finding.message}; {finding.cure}" for finding in stopping]
+        message = f"{'; '.join(sentences)}; allow=[{','.join(ids)}] runs it anyway"
         events.error(message, type="Unmet", ids=ids)
         raise UnmetExpectation(message)
 

@@ -97,10 +97,9 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
         uniform = metrics["frac_reward_zero_std"]
         varied = Evidence(
             "reward_variance",
-            f"{1 - uniform:.0%} of groups",
+            f"{1 - uniform:.0%} of the prompts",
             groups,
-            note="groups in which completions earn different rewards; the mean reward is "
-            f"{metrics['reward']:.3g}",
+            note=f"the mean reward is {metrics['reward']:.3g}",
         )
         cut_off = metrics["completions/clipped_ratio"]
         ends = Evidence(

@@ -22,6 +22,9 @@ _MALFORMED = "\\boxed{\\frac{$$ <answer> [[ {\x00 \ud7ff"
 TEXTS = "texts"  # it expects a completion as text, and gets a list of messages
 CONSTANT = "constant"  # it gives the same to every answer
 FORM = "form"  # it may reward only the form of an answer, as a shaping reward does
+UNPROVEN = "unproven"  # no row has an answer that is known to be right; it stops nothing
+_NO_TRUTHS = ("prompt", "messages", "dataset", "ground_truth", "reference")
+_LONGEST_TRUTH = 60  # characters of a value that may be a ground truth
 # Answers that have broken verifiers: two results, a long number, an expression that never ends.
 _ADVERSARIAL = (
     ("two boxes", "\\boxed{1} or \\boxed{2}"),
@@ -35,7 +38,10 @@ class ProofReport:
     """The result of a proof: the verifiers are proven if there is no problem."""
 
     problem: str | None = None
-    fault: str | None = None  # a fault of a user's function: TEXTS, CONSTANT, FORM, or another one
+    # A fault of a user's function: TEXTS, CONSTANT, FORM, UNPROVEN, or another one. The last two
+    # may come with warnings alone.
+    fault: str | None = None
+    columns: list[str] = field(default_factory=list)  # with UNPROVEN: they may hold ground truths
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     # The user's files that the verifiers have imported or read, but not written.
@@ -65,7 +71,7 @@ class VerifierProof:
     rows: Sequence[tuple[int, Mapping[str, Any]]]
     report: ProofReport
     _slowest: float = 0.0  # seconds of a call
-    _scores: set[float] = field(default_factory=set)  # all that it gave
+    _scores: dict[float, str] = field(default_factory=dict)  # all that it gave, with an answer
 
     def prove(self) -> str | None:
         """Prove the verifier, and add what was found to the report.
@@ -163,8 +169,11 @@ class VerifierProof:
         high = max(self._scores)
         self.report.warnings.append(
             f"nothing shows that {self.quoted} rewards right answers, since no row has a "
-            f"ground_truth or a reference; it gave {low:g} to {high:g} to those that were tried"
+            f"ground_truth or a reference; made-up answers were tried, of which "
+            f"{self._scores[low]} earned {low:g} and {self._scores[high]} earned {high:g}"
         )
+        self.report.fault = UNPROVEN
+        self.report.columns = find_truth_columns([row for _, row in self.rows])
 
     def _takes_texts(self) -> bool:
         """Return whether a user's function expects texts, although it gets lists of messages.
@@ -204,6 +213,7 @@ class VerifierProof:
         if len(failing) == count:
             message = f"0 of {count} reference answers pass {self.quoted} ({shown})"
             raise VerifierError(message, FORM if is_own(self.name) else None)
+        self.report.fault = FORM if is_own(self.name) else None
         self.report.warnings.append(
             f"{len(failing)} of {count} reference answers fail {self.quoted} ({shown})"
         )
@@ -251,8 +261,25 @@ class VerifierProof:
         if outcome.printed:
             raise VerifierError(f"{self.quoted} prints '{outcome.printed[:_MAX_WIDTH]}' on {what}")
         self._slowest = max(self._slowest, outcome.seconds)
-        self._scores.add(outcome.score or 0.0)
+        shown = repr(answer if len(answer) <= _MAX_WIDTH else f"{answer[: _MAX_WIDTH - 3]}...")
+        self._scores.setdefault(outcome.score or 0.0, shown)
         return outcome.score or 0.0
+
+
+def find_truth_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns that may be ground truths under another name: short values in every row,
+    which differ.
+    """
+    columns = []
+    for name in rows[0]:
+        values = {
+            str(row.get(name)) for row in rows if isinstance(row.get(name), str | int | float)
+        }
+        is_everywhere = all(row.get(name) not in (None, "") for row in rows)
+        is_short = max(map(len, values), default=0) <= _LONGEST_TRUTH
+        if name not in _NO_TRUTHS and is_everywhere and is_short and len(values) > 1:
+            columns.append(name)
+    return columns
 
 
 def _last_text(prompt: Any) -> str:

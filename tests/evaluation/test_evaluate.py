@@ -53,12 +53,12 @@ def test_a_link_among_the_results_is_not_followed(tmp_path: Path, name: str) -> 
         ("bits", [1.0, 1.1, 1.2], [2.0, 2.1, 2.2], False, "1 bits a byte worse than base"),
         (
             "exact_answers",
-            [0.0] * 4,
-            [1.0] * 4,
+            [0.0] * 6,
+            [1.0] * 6,
             True,
             "better than base: 100% of its answers are exact, against 0%",
         ),
-        ("acc", [0.0] * 4, [1.0] * 4, True, "1 better than base"),
+        ("acc", [0.0] * 6, [1.0] * 6, True, "1 better than base"),
         ("acc", [0.0, 1.0], [1.0, 0.0], True, "no significant difference from base"),
     ],
 )

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from launch.evaluation.verdict import TaskScore, compare_scores, find_breakage
+from launch.evaluation.verdict import (
+    TaskScore,
+    compare_scores,
+    find_breakage,
+    sign_test_chance,
+)
 
 
 def score(
@@ -51,8 +57,14 @@ def test_questions_are_paired_by_name_and_one_is_not_enough() -> None:
     assert compare_scores(model, alone).verdict == "same"
 
 
-def test_the_same_difference_on_every_question_is_certain() -> None:
-    assert compare_scores(score([1.0] * 5), score([0.0] * 5)).verdict == "better"
+def test_the_same_difference_on_every_question_is_no_certainty() -> None:
+    """Of two equal models one gains five of five questions in 1 of 16 comparisons."""
+    five = compare_scores(score([1.0] * 5), score([0.0] * 5))
+    assert (five.verdict, five.chance, five.gained, five.lost) == ("same", 2 / 2**5, 5, 0)
+    assert compare_scores(score([1.0] * 6), score([0.0] * 6)).verdict == "better"
+    twenty = compare_scores(score([1.0] * 20), score([0.0] * 20))
+    assert (twenty.half, twenty.chance) == (0, 2 / 2**20)
+    assert "20 of 20 questions gained, 0 lost: p = 1.9e-06" in twenty.describe()
     assert compare_scores(score([1.0] * 5), score([1.0] * 5)).verdict == "same"
 
 
@@ -103,6 +115,42 @@ def test_models_that_miss_the_same_few_questions_are_not_broken() -> None:
     assert not list(
         find_breakage({"base": score(few, responses="a"), "run": score(few, responses="b")})
     )
+
+
+@pytest.mark.parametrize(
+    ("gains", "chance"),
+    [
+        ([1.0] * 4, 2 / 16),  # the interval of 4 in 15 questions excludes 0
+        ([1.0, 1.0, 1.0, -1.0], 2 * 5 / 16),
+        ([0.5, 1.0], 2 / 4),
+        ([0.1, 0.2, 0.3, -0.3], 12 / 16),
+        ([], 1.0),
+    ],
+)
+def test_the_exact_chance_of_signs(gains: list[float], chance: float) -> None:
+    assert sign_test_chance(gains) == pytest.approx(chance)
+    assert sign_test_chance([-gain for gain in gains]) == pytest.approx(chance)
+    gain = compare_scores(score(gains + [0.0] * (15 - len(gains))), score([0.0] * 15))
+    assert gain.chance == pytest.approx(chance) and gain.verdict == "same"
+
+
+def test_equal_models_with_few_scores_of_0_and_1_are_rarely_told_apart() -> None:
+    draw = random.Random(2)
+    different = 0
+    for _ in range(2000):
+        answers = [[float(draw.random() < 0.15) for _ in range(15)] for _ in range(2)]
+        different += compare_scores(score(answers[0]), score(answers[1])).verdict != "same"
+    assert different / 2000 <= 0.05
+
+
+def test_one_answer_to_nearly_every_prompt_is_named() -> None:
+    values = [1.0] * 6 + [0.0] * 9
+    heavy = replace(score(values), commonest="heavy", commonest_count=14)
+    assert heavy.repeated_answer == "the same answer to 14 of 15 prompts: 'heavy'"
+    assert replace(heavy, commonest_count=11).repeated_answer is None
+    right = replace(score([1.0] * 15), commonest="yes", commonest_count=15)
+    assert right.repeated_answer is None  # it is the right one everywhere
+    assert score(values).repeated_answer is None
 
 
 def test_a_loss_of_0_is_the_best_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
+from launch.data.sources import VALIDATION_FILE
+from launch.data.staging import stage
+from launch.digests import hash_file
 from launch.errors import EXIT_REFUSED, UserError, actions_of
 from launch.execution.preview import (
     DataSet,
@@ -18,6 +22,7 @@ from launch.execution.preview import (
     tokenize_samples,
     write_samples,
 )
+from launch.execution.template_errors import write_whole
 from launch.planning.build import build_plan
 from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, machine_in, planned
@@ -84,6 +89,31 @@ def test_rows_bound_what_is_tokenised(tmp_path: Path, rows: int | None, written:
     assert data.places == tuple(f"{path}:{line}" for line in range(1, written + 1))
     assert len(Path(data.name).read_text(encoding="utf-8").splitlines()) == written
     assert data.duplicates == tuple(f"{path}:{line}" for line in (2, 4) if line <= written)
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_rows_that_are_held_out_are_no_samples_of_the_training(
+    tmp_path: Path, is_staged: bool
+) -> None:
+    """Which rows these are does not depend on whether the data was staged before."""
+    rows = [chat(f"What is {number}?", f"It is {number}.") for number in range(30)]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    machine = fixed_machine(tmp_path, digest=hash_file)
+    overrides = ("stage=sft", "trainer=trl_sft", f"data.mix=[{{name: {path}}}]")
+    config = composed(*overrides, "data.validation=0.2")
+    entry = build_plan(config, machine, reads_rows=False).inputs.mixture[0]
+    assert entry.data is not None
+    stage(entry.data, hash_file)
+    trained = entry.data.train_file.read_text(encoding="utf-8").splitlines()
+    assert len(trained) == 24
+    whole: tuple[Path, ...] = (entry.data.train_file, entry.data.folder / VALIDATION_FILE)
+    if not is_staged:
+        shutil.rmtree(entry.data.folder)
+        whole = write_whole(entry, tmp_path / "whole.jsonl")
+    data = write_samples(entry, tmp_path / "0", 10, whole)
+    assert Path(data.name).read_text(encoding="utf-8").splitlines() == trained[:10]
+    assert len(data.places) == 10
+    assert len(write_samples(entry, tmp_path / "1", None, whole).places) == 24
 
 
 def test_without_a_checkout_open_instruct_can_not_tokenise() -> None:

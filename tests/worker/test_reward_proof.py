@@ -244,7 +244,11 @@ def test_prompts_alone_are_judged_by_a_function_alone(tmp_path: Path) -> None:
     report = proof(tmp_path, alone, "digit")
     assert report.problem is None
     [warning] = report.warnings
-    assert "no row has a ground_truth or a reference; it gave 0 to 1" in warning
+    assert "no row has a ground_truth or a reference" in warning
+    assert "'?' earned 0" in warning and "'Give me 2' earned 1" in warning
+    assert (report.fault, report.columns) == ("unproven", [])
+    labelled = [{**row, "label": f"l{number}", "id": 7} for number, row in enumerate(alone)]
+    assert proof(tmp_path, labelled, "digit").columns == ["label"]  # all ids are equal
     constant = proof(tmp_path, alone, "never")
     assert constant.fault == "constant" and "no row has" in str(constant.problem)
     assert proof(tmp_path, [*alone, {**alone[1], "reference": "7"}], "digit").warnings == []

@@ -26,7 +26,7 @@ from launch.upstream.pin.checkout import missing_checkout_problem
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofRequest
-from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, ProofReport
+from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, UNPROVEN, ProofReport
 
 _PRINTS = "let the verifier print nothing, and not end its process"
 _SECONDS = 600.0  # time limit of the whole proof
@@ -115,8 +115,29 @@ def _judge_report(report: ProofReport, where: str | None) -> Finding:
     if report.problem:
         return failed(report.problem, _CURES.get(report.fault, _CURE), where)
     if report.warnings:
-        return warned("; ".join(report.warnings), f"proven otherwise: {summary}", where)
+        message = "; ".join(report.warnings)
+        if report.facts:
+            message += f" (what was tried: {summary})"
+        return warned(message, _cure_of_warning(report), where)
     return passed(summary)
+
+
+def _cure_of_warning(report: ProofReport) -> str | None:
+    """Return what may be done about a warning, which stops nothing."""
+    if report.fault not in (FORM, UNPROVEN):
+        return None
+    cure = (
+        "the run goes on: a shaping reward, which compares with no right answer, can stay as it is"
+    )
+    if report.columns:
+        column = report.columns[0]
+        cure += (
+            f"; if the column `{column}` holds the right answers, draft the stage with "
+            f"`--columns ground_truth={column}`, or set data.columns.ground_truth={column}"
+        )
+    elif report.fault == UNPROVEN:
+        cure += "; a column `reference` with a right answer would let it be proven"
+    return cure
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:

@@ -71,11 +71,11 @@ def attempt_layouts(folder: Path, layout: Layout) -> dict[int, Layout]:
     return layouts
 
 
-def find_width_changes(
+def find_resumes(
     attempts: Sequence[Mapping[str, Any]], steps_before: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """Return the steps after which a run was resumed at another width or in another parallel mode,
-    each with what changed: `cpu1 to cpu2`.
+    """Return the steps after which a run was resumed, each with what changed: `cpu1 to cpu2` of
+    another width or parallel mode, else `resumed`.
 
     `steps_before`: the steps that were done before an attempt, by its number, as its trainer has
     reported them; a checkpoint that is named after an epoch has them in no name.
@@ -89,9 +89,11 @@ def find_width_changes(
         step = checkpoint_step(attempt.get("resumed_from"))
         if step is None:
             step = steps_before.get(attempt.get("attempt", 0))
-        if before is not None and now != before and step is not None:
+        if before is not None and step:
             differing = 0 if now[0] != before[0] else 1
-            changes.append((step, f"{before[differing]} to {now[differing]}"))
+            is_changed = now != before
+            text = f"{before[differing]} to {now[differing]}" if is_changed else "resumed"
+            changes.append((step, text))
         before = now
     return changes
 

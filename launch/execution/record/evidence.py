@@ -171,8 +171,9 @@ def evidence_table(items: Sequence[Evidence], *, is_whole: bool = False) -> list
     Settings that are refuted or unproven come first. `is_whole`: no value or note is cut, as in a
     file.
     """
+    items, unreached = fold_unreached(items)
     judged = [item for item in items if item.verdict is not None]
-    if not judged:
+    if not judged and not unreached:
         return []
     order = (REFUTED, UNPROVEN, PROVEN)
     judged.sort(key=lambda item: order.index(str(item.verdict)))
@@ -186,10 +187,32 @@ def evidence_table(items: Sequence[Evidence], *, is_whole: bool = False) -> list
             note = _truncate(note)
         rows.append((str(item.verdict or "-"), item.what, value, note))
     proven = sum(item.verdict == PROVEN for item in judged)
-    settings = "setting is" if len(judged) == 1 else "settings are"
-    header = f"evidence: {proven} of {len(judged)} requested {settings} proven"
-    table = Table("", rows)
-    return [header, *(f"  {line}" for line in table.lines())]
+    count = len(judged) + unreached
+    settings = "setting is" if count == 1 else "settings are"
+    lines = [f"evidence: {proven} of {count} requested {settings} proven"]
+    if rows:
+        lines += [f"  {line}" for line in Table("", rows).lines()]
+    if unreached:
+        lines.append(f"  {describe_unreached(unreached)}")
+    return lines
+
+
+def fold_unreached(items: Sequence[Evidence]) -> tuple[list[Evidence], int]:
+    """Return the items to show one by one, and the number of the others: settings that the run
+    ended too early to check. A single one is shown.
+    """
+    unreached = [
+        item
+        for item in items
+        if item.verdict == UNPROVEN and item.how == NOT_REACHED and not item.note
+    ]
+    if len(unreached) < 2:
+        return list(items), 0
+    return [item for item in items if item not in unreached], len(unreached)
+
+
+def describe_unreached(count: int) -> str:
+    return f"{count} further settings were not reached: the run ended before they were checked"
 
 
 def _describe_value(item: Evidence) -> str:

@@ -159,7 +159,8 @@ class ValidationRecord(ValidationLoss):
         text = f"eval_loss {self.eval_loss:.4f}"
         if self.best is None:
             return text
-        text += f", best {self.best.eval_loss:.4f} at step {self.best.step}"
+        if self.best.step != self.step:
+            text += f", best {self.best.eval_loss:.4f} at step {self.best.step}"
         if self.best.checkpoint:
             role = ", which is the model" if self.best.is_model else ""
             text += f" ({self.best.checkpoint}{role})"

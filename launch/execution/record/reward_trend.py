@@ -16,6 +16,16 @@ from launch.worker.finding import Finding
 LEAST_STEPS = 10  # with fewer steps there is no verdict
 SIGNIFICANT = 1.645  # 95% quantile of the normal distribution
 _MOST_VALUES = 200  # more steps than this are compared by the means of this many equal parts
+# The signs of a policy that gives one answer to everything.
+_COLLAPSED = 0.5  # share of the first entropy that is left
+_MOST_EQUAL = 0.5  # share of the last prompts whose answers all earn the same
+_COLLAPSED_CURE = (
+    "a larger recipe.prompts_per_step gives steadier steps, a lower recipe.learning_rate or "
+    "recipe.kl_beta=0.05 keeps the policy from one answer to everything"
+)
+_CURE = (
+    "start from a model that earns it more often, raise recipe.learning_rate, or train more steps"
+)
 _SHARE = 5  # the means of the first and the last fifth of the steps are shown
 
 
@@ -33,6 +43,9 @@ class RewardTrend:
     first: float  # mean reward of the first fifth of them
     last: float  # mean reward of the last fifth
     z: float
+    # Means of the first and the last fifth, where the trainer logs them.
+    entropy: tuple[float, float] | None = None  # nats a token
+    equal_groups: tuple[float, float] | None = None  # share of prompts whose answers earn the same
 
     @property
     def verdict(self) -> Literal["rose", "fell", "did not rise"]:
@@ -54,14 +67,26 @@ class RewardTrend:
         """Return the warning about a reward that did not rise; None if it did."""
         if self.verdict == "rose":
             return None
-        message = f"the reward {self.verdict}: {self._means}"
-        cure = (
-            "start from a model that earns it more often, raise recipe.learning_rate, or train "
-            "more steps"
-        )
+        collapse = self._describe_collapse()
+        message = f"the reward {self.verdict}: {self._means}{collapse}"
+        cure = _COLLAPSED_CURE if collapse else _CURE
         numbers = {"first": self.first, "last": self.last, "z": self.z}
         warning = Finding.warning("reward_not_risen", message, None, cure)
         return replace(warning, numbers=numbers)
+
+    def _describe_collapse(self) -> str:
+        """Return what shows that the policy gives one answer to everything; "" if nothing does.
+
+        Groups that were equal from the beginning show that the rewards are too rare.
+        """
+        signs = []
+        if self.entropy and self.entropy[1] < _COLLAPSED * self.entropy[0]:
+            first, last = self.entropy
+            signs.append(f"the entropy fell from {first:.2g} to {last:.2g} nats a token")
+        if self.equal_groups and self.equal_groups[0] < _MOST_EQUAL < self.equal_groups[1]:
+            last = self.equal_groups[1]
+            signs.append(f"the answers to {last:.0%} of the last prompts all earn the same")
+        return f", while {' and '.join(signs)}" if signs else ""
 
 
 def find_reward_trend(steps: Iterable[Mapping[str, Any]]) -> RewardTrend | None:
@@ -69,17 +94,37 @@ def find_reward_trend(steps: Iterable[Mapping[str, Any]]) -> RewardTrend | None:
 
     A step that a resumed run repeated counts with the reward that was logged last.
     """
-    by_step = {}
-    for step in steps:
-        reward = logged_number(step, "reward")
-        if reward is not None and math.isfinite(reward):
-            by_step[step["step"]] = reward
-    rewards = [by_step[step] for step in sorted(by_step)]
+    logged = list(steps)
+    rewards = _read_curve(logged, "reward")
     if len(rewards) < LEAST_STEPS:
         return None
-    count = len(rewards) // _SHARE
-    z = measure_trend(_shorten(rewards))
-    return RewardTrend(len(rewards), fmean(rewards[:count]), fmean(rewards[-count:]), z)
+    first, last = _end_means(rewards)
+    entropies = _read_curve(logged, "entropy")
+    equal = _read_curve(logged, "frac_reward_zero_std")
+    return RewardTrend(
+        steps=len(rewards),
+        first=first,
+        last=last,
+        z=measure_trend(_shorten(rewards)),
+        entropy=_end_means(entropies) if len(entropies) >= LEAST_STEPS else None,
+        equal_groups=_end_means(equal) if len(equal) >= LEAST_STEPS else None,
+    )
+
+
+def _read_curve(steps: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    """Return the finite values of a metric in the order of the steps."""
+    by_step = {}
+    for step in steps:
+        value = logged_number(step, name)
+        if value is not None and math.isfinite(value):
+            by_step[step["step"]] = value
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _end_means(values: Sequence[float]) -> tuple[float, float]:
+    """Return the means of the first and the last fifth."""
+    count = len(values) // _SHARE
+    return fmean(values[:count]), fmean(values[-count:])
 
 
 def _shorten(values: Sequence[float]) -> list[float]:

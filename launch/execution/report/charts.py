@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,10 +28,11 @@ class Line:
     colour: int  # index, below COLOURS
     dash: int  # index of a pattern in drawing.py's DASHES
     run: str = ""  # label of the run
+    start: int = 0  # steps of the runs before it, behind which it is drawn
 
     @cached_property
     def points(self) -> list[Point]:
-        return [(step, value * self.scale) for step, value in self.curve.points()]
+        return [(self.start + step, value * self.scale) for step, value in self.curve.points()]
 
     def describe_at(self, step: int) -> str:
         """Return the value at `step`, or the value before it together with its step.
@@ -54,7 +55,7 @@ class Line:
         if point is None:
             return ""
         step, value = point
-        return f"{format_measurement(value * self.scale)} (step {step:,})"
+        return f"{format_measurement(value * self.scale)} (step {self.start + step:,})"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ class ChartKind:
 
 _LABELS = {
     "loss": "training",
+    "mean_token_accuracy": "training",
+    "eval_mean_token_accuracy": "validation",
     "eval_loss": "validation",
     "padding_share": "padding",
     "memory_gib": "used by tensors",
@@ -135,7 +138,7 @@ _LABELS = {
     "tokens": "without padding",
     "tokens_padded": "with padding",
     "reward": "mean of a step",
-    "reward_std": "of all answers of a step",
+    "reward_std": "standard deviation of a step's answers",
     "frac_reward_zero_std": "share of the step's prompts",
     "verifier_failures": "share of the answers",
     "kl": "KL divergence from the starting model",
@@ -160,20 +163,23 @@ _LABEL_PATTERNS = (
 # after the others.
 _REWARD = ChartKind("Reward", "", r"reward")
 _LOSS = ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss(/.+)?")
+_BY_VERIFIER = ChartKind("Reward by verifier", "", r"rewards/.*/(mean|std)")
+_DEVIATION = ChartKind("Standard deviation of the reward", "", r"reward_std")
+_KL = ChartKind("KL divergence and entropy", "nats a token", r"kl|entropy")
 _KINDS = (
     _REWARD,  # only RLVR logs it
     _LOSS,
     ChartKind("Reward margin", "", r".*margins?"),
     ChartKind("Reward accuracy", "%", r".*rewards?[_/]accurac(y|ies)", 100),
     ChartKind("Token accuracy", "%", r"(eval_)?(mean_)?token_accuracy(/.+)?", 100),
-    ChartKind("Reward by verifier", "", r"rewards/.*/(mean|std)"),
-    ChartKind("Standard deviation of the reward", "", r"reward_std"),
+    _BY_VERIFIER,
+    _DEVIATION,
     ChartKind("Prompts whose answers all earn the same", "%", r"frac_reward_zero_std", 100),
     ChartKind("Answers on which a verifier fails", "%", r"verifier_failures", 100),
     ChartKind("Rewards", "", r".*rewards?[_/].*"),
     ChartKind("Length of the answers", "tokens", r"completions/.*length"),
     ChartKind("Answers without an end", "%", r"completions/clipped_ratio", 100),
-    ChartKind("KL divergence and entropy", "nats a token", r"kl|entropy"),
+    _KL,
     ChartKind("KL divergence of an answer", "nats", r"kl_answer|eval_kl(/.+)?"),
     ChartKind("Clipped probability ratios", "% of tokens", r"clip_ratio/.*", 100),
     ChartKind("Sampler and trainer apart", "nats a token", r"sampling/.*logp_difference/.*"),
@@ -203,32 +209,50 @@ _KINDS = (
 
 
 def build_charts(
-    runs: Mapping[str, MetricCurves], kinds: Mapping[str, str] | None = None
+    runs: Mapping[str, MetricCurves],
+    kinds: Mapping[str, str] | None = None,
+    starts: Mapping[str, int] | None = None,
 ) -> list[Chart]:
     """Return the charts of one or several runs, which are given by label.
 
     The curves of one run differ in colour. With several runs, each run has one colour. `kinds` has
     the kinds of their stages: the losses of two kinds are different quantities, so each has a chart.
+    `starts` has the steps of the stages before a run of a pipeline, which is drawn behind them.
     """
-    steps = _find_step_range(runs.values())
+    steps = _find_step_range(runs, starts or {})
     if steps is None:
         return []
+    starts = starts or {}
     names_by_kind: dict[ChartKind, list[str]] = {kind: [] for kind in _KINDS}
     for metrics in runs.values():
         for name in metrics.curves:
             names = names_by_kind.setdefault(_find_kind(name), [])
             if name not in names:
                 names.append(name)
+    _join_single_verifier(names_by_kind)
     if names_by_kind[_REWARD]:  # the loss of RLVR means little
         names_by_kind[_LOSS] = names_by_kind.pop(_LOSS)
     charts: list[Chart] = []
     for kind, names in names_by_kind.items():
-        lines = _build_lines(runs, kind, names)
+        lines = _build_lines(runs, kind, names, starts)
         if kind == _LOSS and len(set((kinds or {}).values())) > 1:
             charts += _split_by_kind(lines, kinds or {}, steps)
         elif lines:
-            charts.append(Chart(kind.title, kind.unit, lines, steps))
+            title = "Entropy" if kind == _KL and "kl" not in names else kind.title
+            charts.append(Chart(title, kind.unit, lines, steps))
     return charts
+
+
+def _join_single_verifier(names_by_kind: dict[ChartKind, list[str]]) -> None:
+    """Put the deviation of the reward beside it if one verifier gives it all, whose own curves are
+    the same.
+    """
+    of_verifiers = names_by_kind[_BY_VERIFIER]
+    verifiers = {name.rpartition("/")[0] for name in of_verifiers}
+    if len(verifiers) == 1 and names_by_kind[_REWARD]:
+        names_by_kind[_REWARD] += names_by_kind[_DEVIATION]
+        names_by_kind[_BY_VERIFIER] = []
+        names_by_kind[_DEVIATION] = []
 
 
 def _split_by_kind(
@@ -250,7 +274,10 @@ def _find_kind(name: str) -> ChartKind:
 
 
 def _build_lines(
-    runs: Mapping[str, MetricCurves], kind: ChartKind, names: Sequence[str]
+    runs: Mapping[str, MetricCurves],
+    kind: ChartKind,
+    names: Sequence[str],
+    starts: Mapping[str, int],
 ) -> list[Line]:
     """Return the curves of a chart, which shows the metrics `names` of each run."""
     lines = []
@@ -271,6 +298,7 @@ def _build_lines(
                 colour=colour % COLOURS,
                 dash=(dash + colour // COLOURS) % 4,
                 run=run,
+                start=starts.get(run, 0),
             )
             lines.append(line)
     return lines
@@ -300,14 +328,17 @@ def _find_label(name: str) -> str | None:
     return None
 
 
-def _find_step_range(runs: Iterable[MetricCurves]) -> tuple[int, int] | None:
+def _find_step_range(
+    runs: Mapping[str, MetricCurves], starts: Mapping[str, int]
+) -> tuple[int, int] | None:
     """Return the first and the last step of all curves; None without a curve."""
     steps = []
-    for metrics in runs:
+    for run, metrics in runs.items():
+        start = starts.get(run, 0)
         for curve in metrics.curves.values():
             points = curve.points()
             if points:
-                steps += [points[0][0], points[-1][0]]
+                steps += [start + points[0][0], start + points[-1][0]]
     if not steps:
         return None
     return min(steps), max(steps)

@@ -14,8 +14,12 @@ from typing import Any
 
 from launch.errors import refusal
 from launch.execution.completion import find_model_changes
-from launch.execution.record.attempts import find_width_changes
-from launch.execution.record.evidence import read_steps_before
+from launch.execution.record.attempts import find_resumes
+from launch.execution.record.evidence import (
+    describe_unreached,
+    fold_unreached,
+    read_steps_before,
+)
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts
@@ -40,6 +44,7 @@ from launch.execution.report.timeline import build_timelines
 from launch.files import write_file
 from launch.table import Table, format_duration, format_measurement
 from launch.terminal import printable
+from launch.worker.evidence import Evidence
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
@@ -53,13 +58,18 @@ def render_runs(
     runs: Sequence[Run],
     tables: Sequence[Table] = (),
     notes: Sequence[str] = (),
+    *,
     title: str | None = None,
     labels: Sequence[str] | None = None,
+    lead: tuple[str, str] | None = None,
+    is_sequence: bool = False,
 ) -> str:
     """Return the page of one run, or of several with their curves in the same charts.
 
     `tables` and `notes` compare the runs; they follow the figures of the runs. The default of
-    `title` is the names of the runs, and that of `labels` the shortest names that differ.
+    `title` is the names of the runs, and that of `labels` the shortest names that differ. `lead` has
+    the state of them all and a sentence about it. `is_sequence`: each run follows the one before it,
+    and so do its steps in the charts.
     """
     run_by_label = dict(zip(labels, runs, strict=True)) if labels else label_runs(runs)
     default_title = runs[0].name
@@ -72,13 +82,19 @@ def render_runs(
         name = f"{label}: " if len(runs) > 1 else ""
         if len(run.attempts) < 2:
             continue
-        changes = find_width_changes(run.attempts, read_steps_before(run))
+        changes = find_resumes(run.attempts, read_steps_before(run))
         marks += [(step, f"{name}{text}") for step, text in changes]
+    starts: dict[str, int] = {}
+    if is_sequence:
+        starts = _follow_each_other(run_by_label)
+        marks = [(start, label) for label, start in starts.items() if start]
     return _render(
         title or default_title,
         {label: run.metrics for label, run in run_by_label.items()},
         {label: _kind_of(run) for label, run in run_by_label.items()},
         marks=marks,
+        starts=starts,
+        lead=lead,
         runs=[_run_sections(label, run) for label, run in run_by_label.items()],
         comparison=comparison,
         tables=tables,
@@ -91,6 +107,16 @@ def render_document(document: Document) -> str:
     return _render(document.title, document.runs, {}, trial=document)
 
 
+def _follow_each_other(runs: Mapping[str, Run]) -> dict[str, int]:
+    """Return the steps of the runs before each one, by its label."""
+    starts = {}
+    done = 0
+    for label, run in runs.items():
+        starts[label] = done
+        done += run.metrics.last_step or 0
+    return starts
+
+
 def _kind_of(run: Run) -> str:
     return str(mapping(run.settings.get("stage")).get("kind") or "")
 
@@ -100,11 +126,12 @@ def _render(
     curves_by_run: Mapping[str, MetricCurves],
     kinds: Mapping[str, str],
     marks: Sequence[tuple[int, str]] = (),
+    starts: Mapping[str, int] | None = None,
     **content: Any,
 ) -> str:
     """Return a page: its head, its style and its scripts, its charts, and the rest of its content.
-    `kinds` has the kind of each run's stage, `marks` the steps after which a run was resumed at
-    another width.
+    `kinds` has the kind of each run's stage, `marks` the steps after which a run was resumed
+    or another one began, and `starts` the steps before each run of a pipeline.
 
     The page's content security policy allows these scripts and nothing else.
     """
@@ -113,7 +140,7 @@ def _render(
     drawn = []
     always_0 = []
     single_values: list[Figure] = []
-    for unmarked in build_charts(curves_by_run, kinds):
+    for unmarked in build_charts(curves_by_run, kinds, starts):
         chart = replace(unmarked, marks=marks)
         if chart.is_always_0:
             always_0.append(chart.title)
@@ -149,7 +176,10 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
     warnings = run.event_summary.warnings.values()
     plan_warnings = objects(run.plan.get("warnings"))
     guard_events = run.event_summary.guards
+    evidence, unreached = fold_unreached([Evidence.read(item) for item in run.evidence])
     return {
+        "evidence": evidence,
+        "unreached": describe_unreached(unreached) if unreached else None,
         "label": label,
         "record": run,
         "state": find_state(run),

@@ -76,7 +76,9 @@ def describe_ending(run: Run) -> str:
         counted += f" of {planned:,}"
     sentence += f"{counted} step" if counted.split()[-1] == "1" else f"{counted} steps"
     if run.outcome and math.isfinite(run.outcome.seconds):
-        sentence += f" in {format_duration(run.outcome.seconds)}"
+        attempts = len(run.attempts)
+        last = f", the last of {attempts} attempts" if attempts > 1 else ""
+        sentence += f"{last} in {format_duration(run.outcome.seconds)}"
     return sentence
 
 

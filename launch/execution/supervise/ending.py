@@ -66,7 +66,7 @@ def conclude(
     is_named = cause.rank is None or cause.line.startswith(f"rank {cause.rank} ")
     line = cause.line if is_named else f"rank {cause.rank}: {cause.line}"
     failed = replace(run, exit_code=EXIT_FAILED, cause=line, detail=cause.detail)
-    if finding is not None and finding.failed:
+    if finding is not None and finding.failed and not finding.is_quiet:
         failed = replace(failed, guard=to_json(finding))
     unmet = observer.causes.unmet_expectation()
     if unmet is not None:

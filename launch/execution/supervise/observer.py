@@ -99,7 +99,8 @@ class Observer:
         elif event.kind == "error":
             self.record(event)
             self.causes.add_error(event)
-            self._watch.put(RankError(self._clock(), event.rank))
+            is_stop = event.data.get("type") == "Unmet"
+            self._watch.put(RankError(self._clock(), event.rank, is_stop))
         else:
             self.record(event)
             if event.kind == "total_steps":

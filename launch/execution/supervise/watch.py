@@ -270,7 +270,8 @@ class Watch:
     def _stop(self, finding: GuardFinding) -> None:
         self.stopped_by = finding
         first = "dumping the stack of every rank, then " if finding.wants_stacks else ""
-        self.messages.append(f"guard {finding.id}: {first}ending every process of this run")
+        if not finding.is_quiet:
+            self.messages.append(f"guard {finding.id}: {first}ending every process of this run")
         if finding.wants_stacks:
             self.stacks = self._dump_all_stacks()
         self.in_time = self._end_run()

@@ -119,9 +119,11 @@ class EvidenceCollector:
 
     def _send_updates(self) -> None:
         """Send what the steps have proven so far: the checkpoint that follows is made of them."""
-        if self._updates is not None:
-            for item in self._updates.so_far():
-                self._context.events.emit("evidence", **item.fields())
+        items = self._updates.so_far() if self._updates is not None else []
+        if self._rate_check is not None:
+            items = [*items, *self._rate_check.summary()]
+        for item in items:
+            self._context.events.emit("evidence", **item.fields())
 
     def step_ended(self) -> None:
         """Check what the optimizer step changed."""

@@ -202,7 +202,7 @@ class RateCheck:
         if self._is_refuted or not self._compared:
             return []
         steps = count_of(self._compared, "step")
-        note = f"{steps} up to step {self._last} of {self._total} had the rate of the recipe"
+        note = f"{steps} had the recipe's rate, the last of them step {self._last} of {self._total}"
         return [
             Evidence(name, value, _GROUPS, note=note).compare(value)
             for name, value in self._requested.items()
@@ -250,7 +250,8 @@ def check_steps(
     due = bound_steps(*rows, int(epochs))
     holds = total in due
     due_steps = count_of(due[0], "step") if len(due) == 1 else f"{due[0]} to {due[-1]} steps"
-    of_rows = f"{count_of(rows[0], 'row')} in steps of {rows[1]} make {due_steps}"
+    passes = f"{count_of(int(epochs), 'pass')} over {count_of(rows[0], 'row')}"
+    of_rows = f"{passes} in steps of {rows[1]} make {due_steps}"
     note = f"the trainer plans {count_of(total, 'step')}, and {of_rows}"
     value = epochs if holds else count_of(total, "step")
     return [Evidence(EPOCHS, value, how, note=note).judge(epochs, holds)]

@@ -325,9 +325,11 @@ SENTENCES: Mapping[str, Wording] = {
         _RESTART,
     ),
     "reward_variance": Wording(
-        "groups of answers should earn different rewards, and {value} do: there is nothing to learn",
-        "nothing shows that groups of answers earn different rewards",
-        "take easier prompts, a better start model, or more recipe.samples_per_prompt",
+        "the answers to a prompt should earn different rewards, and those of {value} do, so there is "
+        "nothing to learn",
+        "nothing shows that the answers to a prompt earn different rewards",
+        "start from a model that SFT has taught to earn some (`new --model RUN`), give partial credit "
+        "in the reward function, or take easier prompts",
     ),
     "complete_answers": Wording(
         "{requested} of the start model's answers should end by themselves, and {value} do",

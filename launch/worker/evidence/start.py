@@ -274,7 +274,9 @@ def check_adapter_start(objects: TrainerObjects, requested: str | None) -> list[
     second = [p for name, p in objects.model.named_parameters() if "lora_B" in name]
     trained = sum(bool(stored(matrix).any()) for matrix in second)
     found = "continue" if trained else "merged"
-    note = f"{trained} of {len(second)} second matrices are not zero"
+    note = f"{trained} of the adapter's {len(second)} B matrices are not zero"
+    if not trained:
+        note = f"all {len(second)} B matrices of the adapter are zero"
     evidence = Evidence(
         "lora_start", found, "lora_B of the adapter before its first step", note=note
     )

@@ -247,6 +247,8 @@ class Updates:
 
     def _describe_changes(self, changes: _Changes) -> str:
         trained = f"{len(changes.moved)} of {len(self._trained)} trained tensors changed"
+        if not changes.frozen:
+            return trained
         note = f"{trained}, {len(changes.leaked)} of {changes.frozen} frozen ones"
         return f"{note}: {changes.leaked[0]}" if changes.leaked else note
 
@@ -331,7 +333,9 @@ class Updates:
         norm = float(self._gradient)
         is_noise = self._steps > 0 and norm <= NOISE  # false for NaN, which was not measured
         requested = f"above {NOISE:g}"
-        how = "the largest norm of a step, after clipping, as samples estimate it"
+        how = (
+            "the largest norm of a clipped step, estimated from samples: it may be above the limit"
+        )
         evidence = Evidence("gradients", f"{norm:.2g}", how)
         if not is_noise:
             return evidence.judge(requested, True)

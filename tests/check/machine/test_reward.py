@@ -9,7 +9,7 @@ import re
 import pytest
 
 from launch.check.machine.reward import _judge_report
-from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, ProofReport
+from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, UNPROVEN, ProofReport
 
 ALLOWED = "allow=[reward_proof]"
 
@@ -42,3 +42,25 @@ def test_a_warning_does_not_stop_a_run() -> None:
     finding = _judge_report(ProofReport(warnings=["an answer earns 0"], facts=["3 rows"]), None)
     assert not finding.stops and "an answer earns 0" in finding.message
     assert not _judge_report(ProofReport(facts=["3 rows"]), None).stops
+    assert finding.cure is None  # no summary of facts stands where a cure does
+
+
+@pytest.mark.parametrize(
+    ("fault", "columns", "parts"),
+    [
+        (FORM, [], ["shaping reward"]),
+        (UNPROVEN, [], ["shaping reward", "`reference`"]),
+        (
+            UNPROVEN,
+            ["label"],
+            ["`--columns ground_truth=label`", "data.columns.ground_truth=label"],
+        ),
+    ],
+)
+def test_a_warning_about_an_own_function_says_what_may_be_done(
+    fault: str, columns: list[str], parts: list[str]
+) -> None:
+    finding = _judge_report(ProofReport(None, fault, columns, ["unsure"], ["0.1 s"]), None)
+    assert not finding.stops and "(what was tried: 0.1 s)" in finding.message
+    for part in parts:
+        assert part in str(finding.cure)

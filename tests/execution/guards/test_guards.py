@@ -309,7 +309,14 @@ LIFE = (
         dead_rank(),
         ticks(60, *ERRORS),
         16,
-        reports={"failed": True, "rank": 1},
+        reports={"failed": True, "rank": 1, "is_quiet": False},
+    ),
+    Case(
+        "a rank that stops itself",
+        dead_rank(),
+        ticks(60, RankError(5.0, 1, is_stop=True)),
+        16,
+        reports={"failed": True, "rank": 1, "is_quiet": True},
     ),
     Case(
         "a rank vanished",
@@ -490,6 +497,7 @@ def test_guard(case: Case) -> None:
         reported = {
             "stops": finding.stops,
             "failed": finding.failed,
+            "is_quiet": finding.is_quiet,
             "good_until": finding.good_until,
         }
         reported |= finding.numbers

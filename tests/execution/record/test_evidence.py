@@ -134,6 +134,16 @@ def test_the_table_begins_with_what_is_not_proven() -> None:
     assert evidence_table(merge_events([evidence_event("attention", "sdpa")], {})) == []
 
 
+def test_settings_that_were_not_reached_are_one_line() -> None:
+    refuted = evidence_event("packing", "none", requested="flatten", verdict="refuted")
+    unreached = {"grad_clip": "1.0", "seed": "1", "beta": "0.1"}
+    head, row, folded = evidence_table(merge_events([refuted], unreached))
+    assert "0 of 4" in head and "packing" in row and "3 further settings" in folded
+    assert len(evidence_table(merge_events([], unreached))) == 2
+    [_, unchecked, *_] = evidence_table(merge_events([], unreached, inspects=False))
+    assert "nothing checks it" in unchecked  # another reason, and each is shown
+
+
 def write_attempts(run: Path) -> None:
     """Attempt 1 wrote checkpoint-10, from which attempt 2 resumed and wrote checkpoint-20."""
     write_json_lines(

@@ -86,6 +86,34 @@ def test_what_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("entropy", "equal", "signs"),
+    [
+        ((0.71, 0.13), (0.2, 0.88), ["0.71", "0.13", "88%"]),
+        ((0.71, 0.13), (0.1, 0.2), ["0.71", "0.13"]),
+        ((0.71, 0.6), (0.2, 0.88), ["88%"]),
+        ((0.71, 0.6), (0.9, 0.9), []),  # rewards were rare from the beginning
+        ((0.71, 0.6), (0.2, 0.2), []),
+    ],
+)
+def test_the_cure_follows_what_the_run_logged(
+    entropy: tuple[float, float], equal: tuple[float, float], signs: list[str]
+) -> None:
+    steps = logged([0.4] * 20)
+    for index, step in enumerate(steps):
+        is_late = index >= 10
+        step |= {"entropy": entropy[is_late], "frac_reward_zero_std": equal[is_late]}
+    trend = find_reward_trend(steps)
+    assert trend is not None
+    finding = trend.finding()
+    assert finding is not None
+    assert all(sign in finding.message for sign in signs)
+    assert ("while" in finding.message) == bool(signs)
+    cure = str(finding.cure)
+    assert ("recipe.kl_beta" in cure and "recipe.prompts_per_step" in cure) == bool(signs)
+    assert ("raise recipe.learning_rate" in cure) == (not signs)
+
+
+@pytest.mark.parametrize(
     ("rewards", "verdict"),
     [
         ([0.4] * 30, "did not rise"),
@@ -108,7 +136,7 @@ def test_status_and_the_page_say_whether_it_rose(
     assert ("reward_not_risen" in page) == (verdict != "rose")
     assert f"it {verdict}: reward" in page
     heads, row, *_ = [line.split() for line in shown.splitlines()]
-    assert "reward" in heads and f"{rewards[-1]:.4f}" in row
+    assert heads.index("reward") == heads.index("loss") + 1 and f"{trend.last:.4f}" in row
     [content] = status(folder=tmp_path).as_json
     assert (content["reward"], content["loss"]) == (rewards[-1], 0.0)
     assert content["reward_trend"]["z"] == trend.z

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from launch.execution.record.attempts import find_width_changes
+from launch.execution.record.attempts import find_resumes
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import read_steps_before
 from launch.execution.record.run import Run
@@ -118,6 +118,28 @@ def test_a_sweep_shows_its_values_and_one_number_once(tmp_path: Path) -> None:
     assert all("learning_rate=1e-5" in plot and "learning_rate=2e-5" in plot for plot in plots)
 
 
+def test_one_verifier_has_one_chart_and_a_chart_is_named_by_what_it_holds() -> None:
+    one = {"reward": 0.5, "reward_std": 0.1, "rewards/f/mean": 0.5, "rewards/f/std": 0.1}
+    rewards, entropy = build_charts({"a": curves({**one, "entropy": 0.3})})
+    assert (rewards.title, entropy.title) == ("Reward", "Entropy")
+    assert len(rewards.lines) == 2
+    two = {**one, "rewards/g/mean": 0.2, "kl": 0.1, "entropy": 0.3}
+    titles = [chart.title for chart in build_charts({"a": curves(two)})]
+    assert titles == [
+        "Reward",
+        "Reward by verifier",
+        "Standard deviation of the reward",
+        "KL divergence and entropy",
+    ]
+
+
+def test_stages_follow_each_other_on_one_axis() -> None:
+    runs = {"sft": curves({"lr": 0.1}), "dpo": curves({"lr": 0.2})}
+    [chart] = build_charts(runs, starts={"sft": 0, "dpo": 10})
+    steps = [line.points[0][0] for line in chart.lines]
+    assert steps[1] - steps[0] == 10 and chart.steps == (steps[0], chart.lines[1].points[-1][0])
+
+
 def test_a_change_of_width_is_marked_on_every_curve(tmp_path: Path) -> None:
     step = {"loss": 2.0, "tokens": 100, "seconds": 1.0}
     folder = write_run(tmp_path / "demo" / "x", [step] * 30)
@@ -132,8 +154,8 @@ def test_a_change_of_width_is_marked_on_every_curve(tmp_path: Path) -> None:
     append_json(folder / "attempts.jsonl", *attempts)
     reported = Event("evidence", 1.0, 0, {"what": "resumed_step", "value": 28}, attempt=6)
     append_json(folder / "events.jsonl", versioned(reported))
-    changes = [(20, "gpu8 to gpu4"), (25, "zero3 to zero2"), (28, "gpu4 to gpu2")]
-    assert find_width_changes(attempts, read_steps_before(Run(folder))) == changes
+    changes = [(10, "resumed"), (20, "gpu8 to gpu4"), (25, "zero3 to zero2"), (28, "gpu4 to gpu2")]
+    assert find_resumes(attempts, read_steps_before(Run(folder))) == changes
     page = render_runs([Run(folder)])
     marks = re.findall(r'<g class="marks".*?</g>', page)
     assert marks and len(marks) == page.count('<svg class="curves"')

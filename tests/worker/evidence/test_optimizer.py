@@ -80,7 +80,9 @@ def test_every_step_of_a_schedule_is_proven_on_one_rank_and_on_four(name: str, f
         found = train(request(name), count, first=first)
         assert verdicts(found) == PROVEN
         steps = 40 - first
-        assert found[-1].note == f"{steps} steps up to step 40 of 40 had the rate of the recipe"
+        assert found[-1].note == (
+            f"{steps} steps had the recipe's rate, the last of them step 40 of 40"
+        )
 
 
 def halve(torch_optimizer: Any, done: int) -> None:
@@ -322,7 +324,9 @@ def test_a_reward_models_last_step_has_the_rest_of_its_epoch() -> None:
     rates = [PEAK * (5 - done) / 5 for done in range(6)]
     found = [finding for done, rate in enumerate(rates) for finding in check.step(done, [rate])]
     assert {finding.verdict for finding in found} == {"proven"}
-    assert check.summary()[0].note == "6 steps up to step 6 of 6 had the rate of the recipe"
+    assert check.summary()[0].note == (
+        "6 steps had the recipe's rate, the last of them step 6 of 6"
+    )
 
 
 def test_a_row_of_grpo_is_a_prompt_and_its_batch_counts_completions() -> None:

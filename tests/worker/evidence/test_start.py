@@ -188,7 +188,7 @@ def test_an_adapter_is_new_or_was_trained_before() -> None:
     torch.nn.init.ones_(matrix)
     (trained,) = start.check_adapter_start(models.objects(adapted), "continue")
     assert (trained.value, trained.verdict) == ("continue", "proven")
-    assert trained.note == "1 of 2 second matrices are not zero"
+    assert trained.note == "1 of the adapter's 2 B matrices are not zero"
     (kept,) = start.check_adapter_start(models.objects(adapted), "merged")
     assert kept.verdict == "refuted"
     (bare,) = start.check_adapter_start(models.objects(models.model()), "merged")
