@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.api import tables
 from launch.api.running import RunHandle
 from launch.commands.run_parsers import build_compare_parser, build_report_parser
-from launch.errors import EXIT_DONE, refusal
+from launch.errors import EXIT_DONE, UserError, refusal
 from launch.evaluation.comparison import comparison_tables
 from launch.execution.record.run import Run, is_run_folder
 from launch.execution.report.page import (
@@ -20,7 +20,7 @@ from launch.execution.report.page import (
 )
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
-from launch.planning.find_runs import resolve_run
+from launch.planning.find_runs import find_runs, matching_runs, resolve_run, run_name
 from launch.slurm.jobs import find_job_folders
 from launch.table import Table
 from launch.terminal import echo, notify
@@ -30,8 +30,7 @@ from launch.trials.view import read_trial, trial_verb
 def report(argv: list[str]) -> int:
     """Write the page of one run, one pipeline or one trial, or of several runs.
 
-    Raises UserError: unknown_run, ambiguous_run, no_record, unknown_option, usage,
-    report_not_written.
+    Raises UserError: unknown_run, no_record, unknown_option, usage, report_not_written.
     """
     options = build_report_parser().parse(argv)
     names: list[str] = options.names
@@ -82,7 +81,8 @@ def _find_folder(name: str, runs: Path) -> Path:
     """Return the folder of the run or the trial that has this name, even if a crash left it
     half-written.
 
-    Raises UserError: unknown_run, ambiguous_run, no_record.
+    Of several runs that the name matches, a note names the newest. Raises UserError: unknown_run,
+    no_record.
     """
     for folder in (Path(name).expanduser(), runs / name):
         if is_run_folder(folder) or trial_verb(folder):
@@ -91,7 +91,16 @@ def _find_folder(name: str, runs: Path) -> Path:
             message = f"{folder} is empty: no run has written to it"
             raise refusal("no_record", message, "command line")
     trials = [path for path in runs.glob("[!.]*/*") if trial_verb(path)]
-    return resolve_run(name, runs, [*find_job_folders(runs), *trials])
+    submitted = [*find_job_folders(runs), *trials]
+    try:
+        return resolve_run(name, runs, submitted)
+    except UserError as error:
+        if error.problems[0].id != "ambiguous_run":
+            raise
+        matches = matching_runs(name, sorted({*find_runs(runs), *submitted}))
+        newest = run_name(matches[0])
+        notify(f"note: {newest} is the newest of the {len(matches)} runs that '{name}' matches")
+        return matches[0].resolve()
 
 
 def compare(argv: list[str]) -> int:

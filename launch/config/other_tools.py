@@ -6,15 +6,15 @@ out or launch lacks (launch/planning/other_tool_defaults.py). A row has a `topic
 its names in each tool (a list, or a text of the page's table), names that are only understood (`also`),
 and the answer. The answer is `set`, overrides with {value}, {list} or {count}; `values`, overrides by a
 pattern of the value, `A or B` where the trainer decides; or `instead`, a sentence where there is no
-such setting, and besides `set` for a value that is not a number. launch's own keys are understood
-without their group.
+such setting, and besides `set` for a value that is not a number. `differs` has, by a pattern of the
+value, what the answer changes of what was meant. launch's own keys are understood without their group.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from launch.worker.finding import Action, Fix
 _FILE = Path(__file__).with_name("other_tools.yaml")
 _RECIPE_KEYS = "the keys of the recipe"  # the place of their rows among the others
 OTHER_TOOLS = ("axolotl", "trl", "llama_factory")
+_SHARE = re.compile(r"\d*\.?\d+")
 # The groups of launch's keys that a name without its group may be a key of.
 _GROUPS = ("recipe", "model", "data", "tracking", "hub")
 
@@ -43,6 +44,7 @@ class OtherToolKey:
     set: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     instead: str = ""
+    differs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,10 +58,11 @@ class OtherToolKey:
 
     def of_value(self, value: str | None) -> str | None:
         """Return the overrides that a value stands for; None if no pattern of `values` matches."""
-        for pattern, overrides in self.values.items():
-            if re.fullmatch(pattern, value or "", re.IGNORECASE):
-                return overrides
-        return None
+        return _find_pattern(self.values, value)
+
+    def difference(self, value: str | None) -> str:
+        """Return what the answer to a value changes of what was meant; "" if nothing."""
+        return _find_pattern(self.differs, value) or ""
 
     def answer(self, name: str, value: str | None) -> Fix:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
@@ -74,14 +77,41 @@ class OtherToolKey:
         if overrides is None and self.set and (is_number or not self.instead):
             text = value or "VALUE"
             as_list = text if text.startswith("[") else f"[{text}]"
-            overrides = self.set.format(value=text, list=as_list, count=len(text.split(",")))
+            count = len(text.split(","))
+            overrides = self.set.format(value=text, list=as_list, count=count, mix=_as_mix(text))
         if overrides:
-            return replacing(name, *overrides.split(" or "))
+            cure = replacing(name, *overrides.split(" or "))
+            difference = self.difference(value)
+            return replace(cure, sentence=f"{difference}: {cure.sentence}") if difference else cure
         if not self.instead:
             return replacing(name, *dict.fromkeys(self.values.values()))
         if self.instead.startswith("remove it"):
             return Fix.of(self.instead, f"~{name}")
         return Fix.of(self.instead)
+
+
+def _find_pattern(texts: Mapping[str, str], value: str | None) -> str | None:
+    """Return the text of the first pattern that matches a value; None if none does."""
+    for pattern, text in texts.items():
+        if re.fullmatch(pattern, value or "", re.IGNORECASE):
+            return text
+    return None
+
+
+def read_mixer(text: str) -> list[tuple[str, float]]:
+    """Return the data sets of open-instruct's mixer with their shares, `a.jsonl 0.7 b.jsonl 0.3`; none
+    for any other text.
+    """
+    words = text.split()
+    shares = words[1::2]
+    has_shares = len(words) % 2 == 0 and all(map(_SHARE.fullmatch, shares))
+    return list(zip(words[::2], map(float, shares), strict=True)) if has_shares else []
+
+
+def _as_mix(text: str) -> str:
+    """Return a value of data.mix: a mixer's data sets with their shares, or the text itself."""
+    entries = [f"{{name: {name}, share: {share:g}}}" for name, share in read_mixer(text)]
+    return f"[{', '.join(entries)}]" if entries else text
 
 
 @cache
@@ -148,8 +178,16 @@ def explain_value(key: str, value: str) -> Fix | None:
     for row in rows:
         overrides = row.of_value(value)
         if overrides and overrides.startswith(f"{key}="):
-            return set_any(*overrides.split(" or "))
+            cure = set_any(*overrides.split(" or "))
+            difference = row.difference(value)
+            return replace(cure, sentence=f"{difference}: {cure.sentence}") if difference else cure
     return None
+
+
+def explain_difference(name: str, value: str) -> str:
+    """Return what the answer to `NAME=value` changes of what was meant; "" if nothing."""
+    row = _find_row([plain_name(name)])
+    return row.difference(value) if row else ""
 
 
 def explain_like(name: str, value: str | None) -> Fix | None:
@@ -163,7 +201,7 @@ def explain_like(name: str, value: str | None) -> Fix | None:
     for row in rows:
         known.update(row.names)
     last_part = name.rpartition(".")[2]
-    near = nearest(_plain(last_part), known, limit=1, cutoff=0.85)
+    near = nearest(plain_name(last_part), known, limit=1, cutoff=0.85)
     cure = explain_name(near[0], value) if near else None
     if cure is None or not any(action.sets for action in cure.actions):
         return None
@@ -176,11 +214,11 @@ def trainer_flag(name: str, value: str | None) -> Fix:
     """Return the cure that passes an unknown name to the trainer, which may have a flag of that
     name.
     """
-    flag = f"flags.{_plain(name.rpartition('.')[2])}={value or 'VALUE'}"
+    flag = f"flags.{plain_name(name.rpartition('.')[2])}={value or 'VALUE'}"
     return replacing(name, flag, sentence="a trainer's own flag is set as {0}")
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a name in lower case, with `_` between its words: `--Lora-R` is `lora_r`."""
     return re.sub(r"\W+", "_", name.strip("-+~")).strip("_").lower()
 
@@ -192,7 +230,9 @@ def explain_name(name: str, value: str | None) -> Fix | None:
     Dashes in front, `-` for `_`, capitals and groups before the name do not matter. Returns None if
     no tool has the name, or launch has the key.
     """
-    parts = [_plain(part) for part in re.split(r"[.\[\]]+", name) if part and not part.isdigit()]
+    parts = [
+        plain_name(part) for part in re.split(r"[.\[\]]+", name) if part and not part.isdigit()
+    ]
     row = _find_row(parts)
     key = _own_keys().get(parts[-1]) if parts else None
     if key == name:
@@ -200,7 +240,7 @@ def explain_name(name: str, value: str | None) -> Fix | None:
     if key is not None and _may_mean(key, parts) and not (row and row.of_value(value)):
         meant = explain_value(key, value) if value else None
         if meant is not None:
-            return replacing(name, *map(str, meant.actions))
+            return replacing(name, *map(str, meant.actions), sentence=meant.sentence)
         return replacing(name, f"{key}={value or 'VALUE'}")
     return row.answer(name, value) if row else None
 
@@ -221,162 +261,6 @@ def _may_mean(key: str, parts: Sequence[str]) -> bool:
     """
     group = key.rpartition(".")[0]
     return len(parts) == 1 or group in parts or group.startswith("recipe") or parts[0] == "recipe"
-
-
-# The commands in the answers to words that are tried as a command. What they are about replaces RUN and
-# NAME, a value of the line its option; an option that the line does not have is left out.
-_COMMANDS = {
-    "RUN": "launch status RUN",
-    "LOGS": "launch logs RUN",
-    "STOP": "launch stop RUN",
-    "STATUS": "launch status",
-    "TRIAL": "launch trial stage=NAME recipe.learning_rate=1e-5,2e-5",
-    "TUNE": "launch tune stage=NAME",
-    "BENCH": "launch bench stage=NAME",
-    "GENERATE": "launch generate RUN",
-    "CHAT": "launch generate RUN --chat",
-    "EVAL": "launch eval RUN tasks=<tasks> limit=<limit> batch_size=<batch_size>",
-    "REPORT": "launch report RUN",
-    "MERGE": "launch merge RUN",
-    "COMPARE": "launch compare RUN RUN2",
-    "CHECK": "launch check stage=NAME",
-    "CLEAN": "launch clean RUN",
-    "PLAN": "launch plan stage=NAME",
-    "KEYS": "launch help keys",
-    "HELP": "launch help",
-    "NEW": "launch new NAME --data FILE",
-    "UPLOAD": "hf upload OWNER/NAME RUN/model",
-    "SERVE": "vllm serve RUN/model",
-    "GGUF": "python convert_hf_to_gguf.py RUN/merged --outfile model.gguf",
-}
-# Options whose value is the run or the folder that a command is about.
-_OF_RUN = (
-    *("adapter_name_or_path", "adapters", "adapter", "adapter_path", "adapter_model_path"),
-    *("lora_model_dir", "lora_path", "peft_model_path", "peft", "ckpt_dir", "checkpoint_path"),
-    *("pretrained", "model", "model_name_or_path", "model_path", "checkpoint_dir", "run"),
-    *("run_name", "output_dir", "model_id"),
-)
-# what other tools call an option of launch's own verbs
-_OPTIONS = {"task": "tasks", "task_list": "tasks", "max_samples": "limit", "num_samples": "limit"}
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
-# Verbs that find a run by its name in the folder `runs`.
-_OF_RUNS = ("status", "logs", "stop", "generate", "eval", "report", "merge", "compare", "clean")
-# Verbs that can do without the name of a run, and those for which the newest one is meant.
-_WITHOUT_RUN = ("status", "clean")
-_OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
-
-
-@cache
-def _answers() -> dict[str, str]:
-    """Return the answer to each word that is tried as a command."""
-    answers: dict[str, str] = {}
-    for words, answer in read_sections()["answers"].items():
-        answers |= dict.fromkeys(words.split("|"), answer)
-    return answers
-
-
-def is_command(word: str, planned: Sequence[str]) -> bool:
-    """Return whether a word asks something of a run or of this machine; `planned` are the verbs whose
-    line is a stage's.
-    """
-    if word in planned:
-        return False
-    meant = explain_verb(word)
-    return meant not in (None, *planned) or (meant is None and word.lower() in _answers())
-
-
-def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
-    """Return the answer to a word that is tried as a command; None for a word of no row.
-
-    What it is about is put into the command, with the values of options that launch has, too:
-    `tail demo` is `launch logs demo`.
-    """
-    answer = _answers().get(word.lower())
-    if answer is None:
-        return None
-    names, options = _read_rest(rest)
-    if "push_to_hub" in options or "hub_model_id" in options:
-        pushing = _answers()["push"]
-        answer = answer if answer == pushing else f"{answer}; {pushing}"
-        names += [options[name] for name in ("hub_model_id", "repo_id") if name in options]
-    actions: list[str] = []
-
-    def place(match: re.Match[str]) -> str:
-        actions.append(f"$ {_write_command(match[1], names, options)}")
-        return f"{{{len(actions) - 1}}}"
-
-    return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *actions)
-
-
-def _write_command(name: str, names: Sequence[str], options: Mapping[str, str]) -> str:
-    """Return a command of `_COMMANDS`, about the run and with the options of a line."""
-    command = _COMMANDS[name]
-    repository = next((name for name in names[1:] if _REPOSITORY.fullmatch(name)), None)
-    if names:
-        command = re.sub(r"\bRUN\b", names[0], command)
-        if "/" not in names[0]:
-            command = command.replace("stage=NAME", f"stage={names[0]}")
-    if repository:
-        command = command.replace("OWNER/NAME", repository)
-    for option, value in options.items():
-        command = command.replace(f"<{option}>", value)
-    command = _fill(re.sub(r" [\w.]+=<[a-z_]+>", "", command))
-    is_about_runs = command.startswith("launch") and command.split()[1] in _OF_RUNS
-    return f"{command} runs={options['runs']}" if is_about_runs and "runs" in options else command
-
-
-def _fill(command: str) -> str:
-    """Return a command without a placeholder where its verb needs no run, or means the newest one."""
-    words = command.split()
-    if words[-1] == "RUN" and words[1] in _WITHOUT_RUN:
-        return " ".join(words[:-1])
-    return re.sub(r"\bRUN\b", "latest", command) if words[1] in _OF_NEWEST else command
-
-
-def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the names behind a command, that of the run first, and the values of its options."""
-    names: list[str] = []
-    options: dict[str, str] = {}
-    of_file: dict[str, str] = {}
-    option = ""
-    for item in rest:
-        name, equals, value = item.partition("=")
-        if item.startswith("-") and not item.startswith("--"):
-            continue  # `tail -f NAME`
-        if item.startswith("-"):
-            option = "" if equals else _plain(name)
-            if equals:
-                options[_plain(name)] = value
-        elif equals and option != "model_args":
-            options[_plain(name)] = value
-        elif option:
-            options[option] = item
-            option = ""
-        elif item.endswith((".yaml", ".yml")):
-            of_file |= _read_settings(Path(item))
-        elif re.fullmatch(r"[.~\w/][\w./-]*", item):
-            names.append(item)
-    # lm-evaluation-harness has the model behind `--model hf`
-    for of_model in options.pop("model_args", "").split(","):
-        name, _, value = of_model.partition("=")
-        if name in ("pretrained", "peft"):
-            options[name] = value
-    about = [each[name] for each in (options, of_file) for name in _OF_RUN if name in each]
-    options = {_OPTIONS.get(name, name): value for name, value in {**of_file, **options}.items()}
-    folders = [name for name in about if name not in ("lora", "qlora")]  # `adapter: lora` is a kind
-    return [*folders, *names], options
-
-
-def _read_settings(path: Path) -> dict[str, str]:
-    """Return the texts of a file that another tool's command is given; none if it cannot be read."""
-    import yaml  # slow to import; only an answer needs it
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    settings = content if isinstance(content, dict) else {}
-    return {str(name): value for name, value in settings.items() if isinstance(value, str)}
 
 
 def explain_verb(word: str, *, near: bool = False) -> str | None:

@@ -164,7 +164,11 @@ def _as_text(value: object) -> str | None:
 
 
 def _as_truth(value: object) -> bool | None:
-    """Return a truth value, also one that is written as 1 or 0; None for anything else."""
+    """Return a truth value, also one that is written as 1 or 0, or as True as pandas writes a CSV file;
+    None for anything else.
+    """
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.strip().lower())
     if isinstance(value, bool | int | float) and value in (0, 1):
         return bool(value)
     return None
