@@ -202,7 +202,7 @@ def _with_trainer(line: CommandLine, action: Action) -> Action | None:
     """
     from launch.config.compose import compose_once
 
-    if not action.sets or line.sets("trainer"):
+    if not action.sets or line.sets("trainer") or _changes_no_number(action):
         return None
     without = Action(removes=action.removes or override_key(action.sets[0]))
     try:
@@ -215,6 +215,15 @@ def _with_trainer(line: CommandLine, action: Action) -> Action | None:
     with_trainer = replace(action, sets=(f"trainer={trainer}", *action.sets))
     after = _find_after(apply_action(with_trainer, line))
     return None if any(finding.stops for finding in after) else with_trainer
+
+
+def _changes_no_number(action: Action) -> bool:
+    """Return whether an action sets a flag that changes no number of the training: the trainer stays."""
+    from launch.planning.other_tool_defaults import names_without_counterpart
+
+    names = [key.removeprefix("flags.") for key in keys_of(action) if key.startswith("flags.")]
+    patterns = [pattern for pattern, change in names_without_counterpart() if not change]
+    return any(pattern.fullmatch(name) for name in names for pattern in patterns)
 
 
 def _with_supporting_trainer(line: CommandLine, problem: Finding) -> Finding:

@@ -57,7 +57,11 @@ class CommandLine:
         """Whether Hydra itself answers: --help and --cfg show the configuration, and nothing
         runs.
         """
-        return any(argument.partition("=")[0] in SHOWING_OPTIONS for argument in self.argv)
+        following = (*self.argv[1:], "")
+        return any(
+            argument.partition("=")[0] in SHOWING_OPTIONS and not value.endswith((".yaml", ".yml"))
+            for argument, value in zip(self.argv, following, strict=False)
+        )
 
     @property
     def is_pipeline(self) -> bool:

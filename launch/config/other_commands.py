@@ -23,7 +23,7 @@ _COMMANDS = {
     "RUN": "launch status RUN",
     "LOGS": "launch logs RUN <follow> --rank=<rank> | tail -n <lines>",
     "STOP": "launch stop RUN",
-    "STATUS": "launch status",
+    "STATUS": "launch status RUN",
     "TRIAL": "launch trial stage=NAME recipe.learning_rate=1e-5,2e-5",
     "TUNE": "launch tune stage=NAME",
     "BENCH": "launch bench stage=NAME",
@@ -38,12 +38,14 @@ _COMMANDS = {
     "CHECK": "launch check stage=NAME",
     "CLEAN": "launch clean RUN <yes>",
     "PLAN": "launch plan stage=NAME",
+    "LINT": "launch lint FILE",
+    "FLAGS": "launch flags TRAINER <pattern>",
     "KEYS": "launch help keys",
     "HELP": "launch help",
     "NEW": "launch new NAME --data FILE",
     "UPLOAD": "hf upload OWNER/NAME RUN/model",
     "SERVE": "vllm serve RUN/model",
-    "GGUF": "python convert_hf_to_gguf.py RUN/model --outfile model.gguf",
+    "GGUF": "python convert_hf_to_gguf.py RUN/merged --outfile model.gguf",
     "DELETE": "rm -r RUN",
 }
 # Options whose value is the run or the folder that a command is about.
@@ -51,7 +53,17 @@ _OF_RUN = (
     *("adapter_name_or_path", "adapters", "adapter", "adapter_path", "adapter_model_path"),
     *("lora_model_dir", "lora_path", "peft_model_path", "peft", "ckpt_dir", "checkpoint_path"),
     *("pretrained", "model", "model_name_or_path", "model_path", "checkpoint_dir", "run"),
-    *("run_name", "model_id", "checkpoint", "load", "ckpt", "model_dir"),
+    *(
+        "run_name",
+        "run_dir",
+        "run_folder",
+        "run_path",
+        "model_id",
+        "checkpoint",
+        "load",
+        "ckpt",
+        "model_dir",
+    ),
 )
 _FOLDER = "output_dir"  # of a run, where nothing else names one
 # options without a value, as the command has them
@@ -80,6 +92,7 @@ _OF_RUNS = ("status", "logs", "stop", "generate", "eval", "report", "merge", "co
 # Verbs that can do without the name of a run, and those for which the newest one is meant.
 _WITHOUT_RUN = ("status", "clean")
 _OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
+_DELETES = ", {DELETE} removes it"  # of a run that is here
 # What takes the whole line: its overrides are those of the command.
 _OF_STAGES = ("TRIAL", "TUNE", "PLAN", "CHECK")
 
@@ -91,6 +104,7 @@ class _Rest:
     names: list[str] = field(default_factory=list)  # that of the run first
     options: dict[str, str] = field(default_factory=dict)  # by launch's names of them
     used: set[str] = field(default_factory=set)  # names of options that the answer has
+    typed: dict[str, str] = field(default_factory=dict)  # the options as typed, by launch's names
 
     @property
     def folder(self) -> Path | None:
@@ -150,8 +164,12 @@ def explain_command(word: str, arguments: Sequence[str]) -> Fix | None:
         answer = answer if answer == pushing else f"{answer}; {pushing}"
         names += [options[name] for name in ("hub_model_id", "repo_id") if name in options]
         rest.used |= {"push_to_hub", "hub_model_id", "repo_id"}
+    if "{CHAT}" in answer and "prompt" not in options and len(names) > 1:
+        options["prompt"] = names.pop()
     if "prompt" in options or "prompts" in options:
         answer = answer.replace("{CHAT}", "{GENERATE}")
+    if rest.folder is None:
+        answer = answer.removesuffix(_DELETES)
     actions: list[str] = []
 
     def place(match: re.Match[str]) -> str:
@@ -162,10 +180,14 @@ def explain_command(word: str, arguments: Sequence[str]) -> Fix | None:
     if names and "/" in names[0] and rest.folder is None and not Path(names[0]).exists():
         sentence += f"; there is no {names[0]} here, {{{len(actions)}}} lists the runs"
         actions.append("$ launch status")
-    left_out = [name for name in options if name not in rest.used and name != "runs"]
+    left_out = [
+        f"--{rest.typed.get(name, name)}"
+        for name in options
+        if name not in rest.used and name != "runs"
+    ]
     has_whole_line = any(f"{{{name}}}" in answer for name in _OF_STAGES)
     if left_out and not has_whole_line:
-        sentence += f"; nothing there is {', '.join(left_out)}"
+        sentence += f"; without a counterpart: {', '.join(left_out)}"
     return Fix.of(sentence, *actions)
 
 
@@ -183,10 +205,16 @@ def _write_command(name: str, rest: _Rest, arguments: Sequence[str]) -> str:
         is_of_launch = command.startswith("launch")
         folder = None if is_of_launch else rest.folder
         command = re.sub(r"\bRUN\b", shlex.quote(str(folder or names[0])), command)
+        if name in ("LINT", "FLAGS"):
+            command = re.sub(r"FILE|TRAINER", shlex.join(names[:1]), command)
         if "/" not in names[0]:
             command = command.replace("stage=NAME", f"stage={names[0]}")
-        if folder is not None and (folder / "model" / "adapter_config.json").is_file():
-            command = command.replace(f"{folder}/model", f"{folder}/merged")
+        if folder is not None:
+            is_adapter = (folder / "model" / "adapter_config.json").is_file()
+            named = "merged" if is_adapter else "model"
+            command = re.sub(
+                rf"{re.escape(str(folder))}/(merged|model)", f"{folder}/{named}", command
+            )
     if name == "COMPARE" and len(names) > 1:
         command = f"launch compare {shlex.join(names)}"
     if repository:
@@ -217,24 +245,8 @@ def _fill(command: str) -> str:
 def _read_rest(arguments: Sequence[str]) -> _Rest:
     """Return the names behind a command, and the values of its options."""
     rest = _Rest()
-    options: dict[str, str] = {}
     of_file: dict[str, str] = {}
-    option = ""
-    for item in arguments:
-        name, equals, value = item.partition("=")
-        if item.startswith("-"):
-            option = _take_option(plain_name(name), value, equals, options)
-        elif equals and option != "model_args" and re.fullmatch(r"[\w.]+", name):
-            options[plain_name(name)] = value
-        elif option:
-            options[option] = item
-            option = ""
-        elif item.endswith((".yaml", ".yml")):
-            of_file |= _read_settings(Path(item))
-        elif re.fullmatch(r"[.~\w/*][\w./*-]*", item):
-            rest.names.append(item)
-        elif rest.names:
-            options["prompt"] = item
+    options = _read_words(arguments, rest.names, of_file)
     # lm-evaluation-harness has the model behind `--model hf`
     for of_model in options.pop("model_args", "").split(","):
         name, _, value = of_model.partition("=")
@@ -247,11 +259,51 @@ def _read_rest(arguments: Sequence[str]) -> _Rest:
     folders = [name for name in about if name not in ("lora", "qlora", "hf")]
     rest.names[:0] = folders  # `adapter: lora` is a kind
     known = _own_options()
-    rest.options = {known.get(name, name): value for name, value in {**of_file, **options}.items()}
+    for name, value in {**of_file, **options}.items():
+        own = known.get(name, name)
+        rest.options[own] = value
+        rest.typed[own] = name
     if "follow" in rest.options:
         rest.options.pop("lines", None)  # what follows has no end
-    rest.used |= {*_OF_RUN, *of_file, *(name for name, own in _SWITCHES.items() if not own)}
+    rest.used |= {
+        "yes",
+        "follow",
+        *_OF_RUN,
+        *of_file,
+        *(name for name, own in _SWITCHES.items() if not own),
+    }
     return rest
+
+
+def _read_words(
+    arguments: Sequence[str], names: list[str], of_file: dict[str, str]
+) -> dict[str, str]:
+    """Return the values of options by their names; `names` and `of_file` get the words without one, and
+    what a file has.
+    """
+    options: dict[str, str] = {}
+    option = ""  # whose value follows
+    for item in arguments:
+        name, equals, value = item.partition("=")
+        is_option = item.startswith("-")
+        if is_option and option:
+            options[option] = "true"
+        if is_option:
+            option = _take_option(plain_name(name), value, equals, options)
+        elif equals and option != "model_args" and re.fullmatch(r"[\w.]+", name):
+            options[plain_name(name)] = value
+        elif option:
+            options[option] = item
+            option = ""
+        elif item.endswith((".yaml", ".yml")):
+            of_file |= _read_settings(Path(item))
+        elif re.fullmatch(r"[.~\w/*][\w./*-]*", item):
+            names.append(item)
+        elif names:
+            options["prompt"] = item
+    if option:
+        options[option] = "true"
+    return options
 
 
 def _take_option(name: str, value: str, equals: str, options: dict[str, str]) -> str:

@@ -26,6 +26,7 @@ from launch.worker.finding import Action, Fix
 _FILE = Path(__file__).with_name("other_tools.yaml")
 _RECIPE_KEYS = "the keys of the recipe"  # the place of their rows among the others
 OTHER_TOOLS = ("axolotl", "trl", "llama_factory")
+_NEGATED = re.compile(r"(?:no|disable|without)_(.+)")  # `--no_bf16`
 _SHARE = re.compile(r"\d*\.?\d+")
 # The groups of launch's keys that a name without its group may be a key of.
 _GROUPS = ("recipe", "model", "data", "tracking", "hub")
@@ -177,7 +178,10 @@ def explain_value(key: str, value: str) -> Fix | None:
     rows, _ = load_table()
     for row in rows:
         overrides = row.of_value(value)
-        if overrides and overrides.startswith(f"{key}="):
+        is_switch = value.lower() in ("true", "false") and bool(
+            overrides and overrides.endswith(("=true", "=false"))
+        )  # of a key that is true or false itself
+        if overrides and overrides.startswith(f"{key}=") and not is_switch:
             cure = set_any(*overrides.split(" or "))
             difference = row.difference(value)
             return replace(cure, sentence=f"{difference}: {cure.sentence}") if difference else cure
@@ -242,7 +246,14 @@ def explain_name(name: str, value: str | None) -> Fix | None:
         if meant is not None:
             return replacing(name, *map(str, meant.actions), sentence=meant.sentence)
         return replacing(name, f"{key}={value or 'VALUE'}")
-    return row.answer(name, value) if row else None
+    if row is not None:
+        return row.answer(name, value)
+    negated = _NEGATED.fullmatch(parts[-1]) if parts and value in ("true", None) else None
+    cure = explain_name(negated[1], "false") if negated else None
+    if cure is None:
+        return None
+    actions = [replace(action, removes=name) for action in cure.actions]
+    return replace(cure, actions=tuple(actions))
 
 
 def _find_row(parts: Sequence[str]) -> OtherToolKey | None:

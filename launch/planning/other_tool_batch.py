@@ -73,6 +73,8 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
         _set_product(t, kind, per_device, accumulation)
         return
     if kind == "rlvr":
+        if micro is not None:
+            t.set("recipe.per_device_batch_size", per_device)
         if total is not None:
             _set_total(t, kind, total)
         elif t.rows is not None and t.rows.count < 2 * (recipe.prompts_per_step or 1):

@@ -95,13 +95,24 @@ def translate_data(t: Translation) -> None:
         elif evaluated:
             t.differences.append(f"{name}: set data.validation=FILE, whose rows are evaluated")
     if t.take("train_on_inputs", "train_on_prompt"):
-        t.differences.append("the prompts carry loss there: here the answers alone")
+        _learn_prompts(t)
     on_answers = t.take("assistant_only_loss", "completion_only_loss")
     if t.tool == TRL_TOOL and t.overrides["stage"] in ("sft", "lora_sft") and not on_answers:
         t.differences.append(
             "the loss is on the answers alone; TRL's is on every token of a conversation "
             "(flags.assistant_only_loss=false)"
         )
+
+
+def _learn_prompts(t: Translation) -> None:
+    """Put loss on every token of a conversation, which TRL's SFT alone can."""
+    if t.overrides.get("trainer") == "trl_sft":
+        t.set("flags.assistant_only_loss", False)
+        t.differences.append(
+            "the prompts carry loss: flags.assistant_only_loss=false, with which all turns do"
+        )
+    else:
+        t.differences.append("the prompts carry loss there: here the answers alone")
 
 
 def _first_named(settings: Mapping[str, Any]) -> Any:

@@ -247,6 +247,8 @@ def _translate_evaluation(t: Translation, *, evaluates: bool) -> None:
     strategy = t.take("eval_strategy", "evaluation_strategy")
     steps = t.overrides.get("recipe.eval_steps")
     wants_evaluation = strategy not in (None, "no", False)
+    if strategy == "epoch" and steps is None and (evaluates or t.tool == LINE):
+        t.settings.setdefault("evals_per_epoch", 1)
     if t.tool == LINE and not evaluates and (steps is not None or wants_evaluation):
         t.set("data.validation", 0.05)
         t.differences.append("the evaluation needs rows: data.validation=0.05 holds 5% of them out")
@@ -258,8 +260,6 @@ def _translate_evaluation(t: Translation, *, evaluates: bool) -> None:
             f"{', '.join(named)}: there are no rows to evaluate; data.validation=0.05 holds 5% out"
             f"{f', recipe.eval_steps={steps} evaluates them' if steps is not None else ''}"
         )
-    elif strategy == "epoch" and steps is None:
-        t.settings.setdefault("evals_per_epoch", 1)
 
 
 def _translate_epochs(t: Translation) -> None:

@@ -40,7 +40,14 @@ _OF_WHOLE_LINE = frozenset(
     (
         *("max_samples", "max_train_samples", "num_samples", "warmup_steps", "num_warmup_steps"),
         *("gradient_accumulation_steps", "eval_strategy", "evaluation_strategy", "output_dir"),
-        *("reward_funcs", "reward", "reward_function", "num_generations_eval", "eval_dataset"),
+        *(
+            "warmup",
+            "reward_funcs",
+            "reward",
+            "reward_function",
+            "num_generations_eval",
+            "eval_dataset",
+        ),
         *("resume_from_checkpoint",),
     )
 )
@@ -70,9 +77,10 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     )
     if script is not None:
         return _answer_to_script(script)
-    if argv and is_bare_word(argv[0]) and is_command(argv[0], PLAN_VERBS):
-        return None
     typed = read_line(argv)
+    asks_of_run = bool(argv) and is_bare_word(argv[0]) and is_command(argv[0], PLAN_VERBS)
+    if asks_of_run and not (typed.method == argv[0] and typed.names_data):  # `rm --data`
+        return None
     return None if "pipeline" in typed.overrides else _answer_to_typed(typed, argv)
 
 
@@ -159,13 +167,16 @@ def _is_whole(typed: TypedLine) -> bool:
 
     A single wrong word beside a stage is answered by itself.
     """
-    if not (typed.settings or typed.method or typed.is_dry or typed.is_as_in_file):
+    options = [word for word in typed.foreign if word.startswith("-")]
+    is_foreign = len(options) > 1 or typed.is_dry or typed.is_as_in_file
+    is_foreign = is_foreign or "n" in typed.overrides  # samples of a preview
+    if not (typed.settings or typed.method or is_foreign):
         return False
     if "stage" in typed.overrides:
         lists = [name for name, value in typed.settings.items() if is_sweep(value)]
         has_list = any(name not in _DEVICES for name in lists)
         needs_line = not _OF_WHOLE_LINE.isdisjoint(typed.settings) or typed.is_dry
-        needs_line = needs_line or typed.is_as_in_file or _has_rows_here(typed)
+        needs_line = needs_line or is_foreign or _has_rows_here(typed)
         return len(typed.foreign) > 1 or ((has_list or needs_line) and bool(typed.foreign))
     names_method = bool(typed.method and typed.settings) and len(typed.foreign) > 1
     return typed.names_data or typed.names_model or names_method
@@ -256,6 +267,8 @@ def plan_file(
             break
         tried.add(str(action))
         _follow(translation, action, problem)
+    if translation.missing:
+        return translation
     choices = f" ({problem.cure})" if problem.cure and not problem.cure.actions else ""
     translation.missing.append(f"{problem.statement}{choices}")
     return translation
@@ -292,9 +305,10 @@ def _change_trainer(translation: Translation, trainer: str, problem: Finding) ->
 
 def _plan(translation: Translation) -> None:
     """Plan the line; of a sweep its first run. Raises UserError."""
-    overrides = [item for item in translation.lines if item != "sweep=true"]
+    of_verb = ("sweep=true", *(item for item in translation.lines if item.startswith("n=")))
+    overrides = [item for item in translation.lines if item not in of_verb]
     line = CommandLine("plan", False, tuple(overrides))
-    if len(overrides) < len(translation.lines):
+    if "sweep=true" in translation.lines:
         line = expand_sweep(replace(line, argv=(*line.argv, "--multirun")))[0]
     plan_line(line)
 

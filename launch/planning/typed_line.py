@@ -67,6 +67,7 @@ _OF_ALL_MACHINES = ("num_processes", "world_size")
 # Options that say what is to be done with the line rather than what is trained.
 _ON_SLURM = ("slurm", "use_slurm", "on_slurm", "submit")
 _DRY = ("dry_run", "dryrun", "print_only", "test_only")
+_OF_PREVIEW = ("num_samples", "max_samples", "samples", "n")
 _ROWS_OF_DATA = re.compile(r"(.+?)#(\d+)")  # of ms-swift: so many rows of a data set
 
 
@@ -114,6 +115,8 @@ def read_line(argv: Sequence[str], of_file: Sequence[str] = ()) -> TypedLine:
             _take_setting(typed, name.removesuffix(":"), values)
         else:
             _take_word(typed, values[0])
+    if typed.method in group_options("stage") and not typed.settings and "--stage" in words:
+        typed.overrides["stage"] = typed.method
     if typed.processes is not None:
         machines = as_whole(typed.overrides.get("nodes")) or 1
         typed.overrides["gpus"] = str(max(1, typed.processes // machines))
@@ -280,6 +283,8 @@ def _take_of_machines(typed: TypedLine, name: str, value: str) -> bool:
         typed.is_dry |= is_on and name in _DRY
         if is_on and name in _ON_SLURM:
             typed.verb = "submit"
+    elif typed.verb == "preview" and name in _OF_PREVIEW:
+        typed.overrides["n"] = value
     elif name == "gres":
         _take_gres(typed, value)
     elif name in _OF_ALL_MACHINES and value.isdigit():

@@ -30,6 +30,8 @@ def convert(path: Path, columns: dict[str, str] | None = None) -> list[dict[str,
     ("row", "columns", "label"),
     [
         ({**ANSWER, "label": True}, None, True),
+        ({**ANSWER, "label": "True"}, None, True),  # as pandas writes a CSV file
+        ({**ANSWER, "label": "False "}, None, False),
         ({**ANSWER, "label": False}, None, False),
         ({**ANSWER, "kto_tag": 0}, None, False),
         ({**ANSWER, "feedback": 1.0}, None, True),
