@@ -80,10 +80,8 @@ def find_verdict_word(row: Mapping[str, object]) -> str | None:
 
 def cure_of_text(name: str, value: str) -> str:
     """Return how data.columns names the texts of a label, of which `value` is one."""
-    for texts in (("true", "false"), ("1", "0")):
-        if value.strip().lower() in texts:
-            return f"{_KEY}={name}:{'/'.join(texts)}"
-    return f"{_KEY}={name}:GOOD/BAD"
+    texts = "1/0" if value.strip() in ("1", "0") else "GOOD/BAD"
+    return f"{_KEY}={name}:{texts}"
 
 
 def find_label(row: Mapping[str, object], own: LabelColumn) -> str:
