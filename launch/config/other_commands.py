@@ -158,7 +158,8 @@ def explain_command(word: str, arguments: Sequence[str]) -> Fix | None:
     if answer is None:
         return None
     rest = _read_rest(arguments)
-    names, options = rest.names, rest.options
+    names = rest.names
+    options = rest.options
     if "push_to_hub" in options or "hub_model_id" in options:
         pushing = _answers()["push"]
         answer = answer if answer == pushing else f"{answer}; {pushing}"

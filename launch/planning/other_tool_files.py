@@ -311,7 +311,8 @@ def _translate_schedule(t: Translation) -> None:
     steps = t.take("warmup_steps", "num_warmup_steps")
     ratio = t.take("warmup_ratio", "warmup")
     if steps is None and as_number(ratio) >= 1:  # a share is below 1
-        steps, ratio = ratio, None
+        steps = ratio
+        ratio = None
     if steps is not None and as_number(steps) >= 1:
         total = as_whole(t.overrides.get("recipe.max_steps")) or 0
         if total > as_number(steps):
