@@ -165,7 +165,8 @@ def explain_command(word: str, arguments: Sequence[str]) -> Fix | None:
         answer = answer if answer == pushing else f"{answer}; {pushing}"
         names += [options[name] for name in ("hub_model_id", "repo_id") if name in options]
         rest.used |= {"push_to_hub", "hub_model_id", "repo_id"}
-    if "{CHAT}" in answer and "prompt" not in options and len(names) > 1:
+    has_word = len(names) > 1 and "/" not in names[-1]
+    if "{CHAT}" in answer and "prompt" not in options and has_word:
         options["prompt"] = names.pop()
     if "prompt" in options or "prompts" in options:
         answer = answer.replace("{CHAT}", "{GENERATE}")
