@@ -25,7 +25,13 @@ try:
     from types import FrameType, TracebackType
 
     from launch.commands.verbs import VERBS, VISIBLE, Verb
-    from launch.config.line import parse_line, refuse_rank
+    from launch.config.line import (
+        CommandLine,
+        is_later_rank,
+        overrides_of_ranks,
+        parse_line,
+        refuse_rank,
+    )
     from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError, path_problem
     from launch.external import configure_logging
     from launch.resources import ROOT
@@ -38,6 +44,8 @@ _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 _WRITE_ERRORS = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_ONE_RUN = ("logs", "stop", "report", "eval", "merge")
+# Problems of a line with options or values that other tools have.
+_OF_OPTIONS = ("usage", "unknown_option", "data_no_files")
 _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 
 
@@ -121,6 +129,8 @@ def _mistaken_path(error: OSError | RuntimeError) -> Finding | None:
 def _run_verb(arguments: list[str]) -> int:
     """Run the verb that the line begins with, `run` without one; return its exit code."""
     first = arguments[0] if arguments else "help"
+    if is_later_rank(os.environ) and first != "node":
+        return EXIT_DONE
     verb = VERBS.get(_OPTIONS.get(first, first))
     end = arguments.index("--") if "--" in arguments else len(arguments)
     asks_help = not _HELP.isdisjoint(arguments[1:end])
@@ -129,20 +139,24 @@ def _run_verb(arguments: list[str]) -> int:
     try:
         line = parse_line(arguments, list(VERBS), VISIBLE)
     except UserError as error:
-        from launch.api.cures import explain_problems
-
-        raise UserError(explain_problems(arguments, None, error.problems)) from error
+        raise _explained(arguments, None, error) from error
     if not _HELP.isdisjoint(line.argv):
         return VERBS["help"].function()([line.verb])
     if "--version" in line.argv:
         return VERBS["version"].function()([])
-    refuse_rank(line, os.environ)
     try:
+        refuse_rank(line, os.environ)
         return VERBS[line.verb].function()(line)
     except UserError as error:
-        from launch.api.cures import explain_problems
+        raise _explained(arguments, line, error) from error
 
-        raise UserError(explain_problems(arguments, line, error.problems)) from error
+
+def _explained(arguments: list[str], line: CommandLine | None, error: UserError) -> UserError:
+    """Return the error with the cures that work, for as many ranks as this process is one of."""
+    from launch.api.cures import explain_problems
+
+    words = [*arguments, *overrides_of_ranks(arguments, os.environ)]
+    return UserError(explain_problems(words, line, error.problems))
 
 
 def _run_with_arguments(verb: Verb, arguments: list[str]) -> int:
@@ -153,15 +167,26 @@ def _run_with_arguments(verb: Verb, arguments: list[str]) -> int:
         problem = error.problems[0]
         if verb.name in _OF_ONE_RUN and "needs RUN" in problem.message:
             raise UserError(replace(problem, cure=_about_newest(verb, arguments))) from error
-        has_options = any(argument.startswith("--") for argument in arguments)
-        if problem.id not in ("usage", "unknown_option") or not has_options:
+        has_options = any(argument.startswith("-") for argument in arguments)
+        if problem.id not in _OF_OPTIONS or not has_options:
             raise
-        from launch.config.other_commands import explain_command
-
-        cure = explain_command(verb.name, arguments[1:])
+        cure = _explain_options(verb, arguments, problem)
         if cure is None:
             raise
         raise UserError(replace(problem, cure=cure)) from error
+
+
+def _explain_options(verb: Verb, arguments: list[str], problem: Finding) -> Fix | None:
+    """Return the line that one with options of other tools is; only an answer imports their names."""
+    if verb.name == "new":
+        if problem.id == "usage":
+            return None
+        from launch.planning.other_tool_new import explain_new
+
+        return explain_new(arguments[1:])
+    from launch.config.other_commands import explain_command
+
+    return explain_command(verb.name, arguments[1:])
 
 
 def _about_newest(verb: Verb, arguments: list[str]) -> Fix:

@@ -67,6 +67,20 @@ def config_roots() -> tuple[Path, ...]:
     return default_user_folder(os.environ), CONFIGS
 
 
+def free_stage_name(name: str) -> str:
+    """Return a stage's name that no stage has: `kto` is `my_kto`, then `my_kto_2`."""
+    taken = group_options("stage")
+    if name not in taken:
+        return name
+    own = name if name.startswith("my_") else f"my_{name}"
+    number = 1
+    free = own
+    while free in taken:
+        number += 1
+        free = f"{own}_{number}"
+    return free
+
+
 def group_options(group: str) -> list[str]:
     """Return the options of a group: the user's own and the shipped ones."""
     options: set[str] = set()

@@ -8,8 +8,8 @@ import shlex
 from launch.check.machine.disk import (
     checkpoint_count,
     checkpoint_interval,
-    keeps_unknown_count,
     download_bytes,
+    keeps_unknown_count,
     written_bytes,
 )
 from launch.config.kinds import Kind

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from launch.config.kinds import KINDS
 from launch.config.line import CommandLine, override_key
 from launch.errors import UserError, actions_of
 from launch.planning.plan import Plan
@@ -27,7 +28,7 @@ _UNKNOWN_WORD_IDS = frozenset(
     (
         *("unknown_verb", "misplaced_verb", "unknown_option", "not_an_override", "unknown_key"),
         *("several_values", "unreadable_override", "no_stage", "unknown_stage", "unknown_model"),
-        *("unknown_data", "other_tool", "no_global_header"),
+        *("unknown_data", "other_tool", "no_global_header", "started_as_rank"),
     )
 )
 _TYPING_ERROR_IDS = _UNKNOWN_WORD_IDS | {"bad_value"}
@@ -175,14 +176,74 @@ def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Findi
         obstacles[action] = _find_obstacle(after[action], problem, action)
     working = [action for action in actions if obstacles[action] is None]
     if len(working) == len(actions):
-        return _with_needed_keys(line, problem, after)
+        mended = _with_needed_keys(line, _with_first(problem), after)
+        return _with_supporting_trainer(line, mended) if not actions else mended
     if working:
         parts = []
         for index, action in enumerate(working):
             verb = "set" if action.sets else "remove"
             parts.append(f"{verb} {{{index}}}")
         return replace(problem, cure=Fix.of(", or ".join(parts), *working))
-    return _with_removal(line, problem, actions[0], obstacles[actions[0]])
+    reason = obstacles[actions[0]]
+    with_trainer = _with_trainer(line, actions[0])
+    if with_trainer is not None and reason:
+        because = f"set {{0}}: {_OF_OTHERS.sub('', reason)}"
+        return replace(problem, cure=Fix.of(because, with_trainer))
+    return _with_removal(line, problem, actions[0], reason)
+
+
+def _with_first(problem: Finding) -> Finding:
+    """Return a problem with the first of the keys that may replace another tool's one."""
+    cure = problem.cure
+    if cure is None or len(cure.actions) < 2 or not all(action.removes for action in cure.actions):
+        return problem
+    sentence = re.sub(r" or \{\d\}", "", cure.sentence)
+    return replace(problem, cure=Fix(sentence, cure.actions[:1]))
+
+
+def _with_trainer(line: CommandLine, action: Action) -> Action | None:
+    """Return an action with the trainer that supports what it sets: TRL's for the stage, where the
+    line names no trainer; None if that does not plan.
+    """
+    from launch.config.compose import compose_once
+
+    if not action.sets or line.sets("trainer") or _changes_no_number(action):
+        return None
+    without = Action(removes=action.removes or override_key(action.sets[0]))
+    try:
+        kind = compose_once(apply_action(without, line)).config.stage.kind
+    except UserError:
+        return None
+    trainer = KINDS[kind].trainer
+    if trainer is None:
+        return None
+    with_trainer = replace(action, sets=(f"trainer={trainer}", *action.sets))
+    after = _find_after(apply_action(with_trainer, line))
+    return None if any(finding.stops for finding in after) else with_trainer
+
+
+def _changes_no_number(action: Action) -> bool:
+    """Return whether an action sets a flag that changes no number of the training: the trainer stays."""
+    from launch.planning.other_tool_defaults import names_without_counterpart
+
+    names = [key.removeprefix("flags.") for key in keys_of(action) if key.startswith("flags.")]
+    patterns = [pattern for pattern, change in names_without_counterpart() if not change]
+    return any(pattern.fullmatch(name) for name in names for pattern in patterns)
+
+
+def _with_supporting_trainer(line: CommandLine, problem: Finding) -> Finding:
+    """Return a problem whose trainer does not support a key with the trainer that does, too."""
+    key = (problem.where or "").removeprefix("override ")
+    given = [item for item in line.overrides if override_key(item) == override_key(key)]
+    if problem.id != "unsupported_recipe" or not given:
+        return problem
+    with_trainer = _with_trainer(line, Action(tuple(given)))
+    if with_trainer is None:
+        return problem
+    number = len(actions_of(problem.cure))
+    actions = (*actions_of(problem.cure), Action(with_trainer.sets[:1]))
+    sentence = f"{problem.cure.sentence}, or " if problem.cure else "set "
+    return replace(problem, cure=Fix(f"{sentence}{{{number}}}", actions))
 
 
 def _with_needed_keys(
@@ -216,9 +277,12 @@ def _find_needed(after: Sequence[Finding], action: Action) -> Action | None:
     keys = keys_of(action)
     for finding in after:
         place = override_key(finding.where or "")
-        is_about_it = finding.stops and any(place.endswith(key) for key in keys)
+        matters = finding.stops or finding.id == "no_effect"
+        is_about_it = matters and any(place.endswith(key) for key in keys)
         needed = exact_actions(finding.cure)
-        if is_about_it and needed and not needed[0].removes and not keys_of(needed[0]) & keys:
+        if not is_about_it or not needed or needed[0].removes:
+            continue
+        if not keys_of(needed[0]) & (keys | {"allow"}):
             return needed[0]
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,12 +35,20 @@ from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import find_run, find_runs, resolve_run
 from launch.planning.saved_model import read_context
 from launch.redact import process_redactor
-from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder, group_options
+from launch.resources import (
+    CONFIGS,
+    ROOT,
+    USER_DIR_VARIABLE,
+    default_user_folder,
+    free_stage_name,
+    group_options,
+)
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
 from launch.slurm.partitions import list_accounts, list_partitions, unknown_partition
 from launch.slurm.slurm_cli import query_slurm, try_command
 from launch.terminal import echo
 from launch.upstream.pin.checkout import find_checkout
+from launch.worker.finding import Fix
 
 
 def new(argv: list[str]) -> int:
@@ -55,7 +64,10 @@ def new(argv: list[str]) -> int:
     shipped = (CONFIGS / "stage" / path.name).is_file()
     if (path.exists() and not options.print) or shipped:
         message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
-        raise refusal("stage_exists", message, None, "choose another name, or use --print")
+        words = [free_stage_name(name) if word == name else word for word in argv]
+        command = f"$ {shlex.join(['launch', 'new', *words])}"
+        cure = Fix.of("choose another name: {0}, or use --print", command)
+        raise refusal("stage_exists", message, None, cure)
     kind = Kind(options.kind) if options.kind else None
     form = _choose_format(options.format, is_text=options.text)
     if form == DataFormat.text:

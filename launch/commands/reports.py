@@ -30,8 +30,7 @@ from launch.trials.view import read_trial, trial_verb
 def report(argv: list[str]) -> int:
     """Write the page of one run, one pipeline or one trial, or of several runs.
 
-    Raises UserError: unknown_run, ambiguous_run, no_record, unknown_option, usage,
-    report_not_written.
+    Raises UserError: unknown_run, no_record, unknown_option, usage, report_not_written.
     """
     options = build_report_parser().parse(argv)
     names: list[str] = options.names
@@ -82,7 +81,8 @@ def _find_folder(name: str, runs: Path) -> Path:
     """Return the folder of the run or the trial that has this name, even if a crash left it
     half-written.
 
-    Raises UserError: unknown_run, ambiguous_run, no_record.
+    Of several runs that the name matches, a note names the newest. Raises UserError: unknown_run,
+    no_record.
     """
     for folder in (Path(name).expanduser(), runs / name):
         if is_run_folder(folder) or trial_verb(folder):

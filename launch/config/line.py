@@ -57,7 +57,11 @@ class CommandLine:
         """Whether Hydra itself answers: --help and --cfg show the configuration, and nothing
         runs.
         """
-        return any(argument.partition("=")[0] in SHOWING_OPTIONS for argument in self.argv)
+        following = (*self.argv[1:], "")
+        return any(
+            argument.partition("=")[0] in SHOWING_OPTIONS and not value.endswith((".yaml", ".yml"))
+            for argument, value in zip(self.argv, following, strict=False)
+        )
 
     @property
     def is_pipeline(self) -> bool:
@@ -179,20 +183,48 @@ def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
 
     Raises UserError: started_as_rank.
     """
-    ranks = environ.get("LOCAL_WORLD_SIZE", environ.get("WORLD_SIZE", "1"))
     if not environ.get("LOCAL_RANK") or line.verb in ("plan", "submit", "node"):
         return
+    ranks = environ.get("LOCAL_WORLD_SIZE", environ.get("WORLD_SIZE", "1"))
     message = (
         f"torchrun or accelerate started this process as one of {ranks} ranks, and launch "
         "starts a run's ranks"
     )
     words = list(line.argv)
-    if line.verb == "run" and not any(override_key(word) == "gpus" for word in words):
-        key = "processes" if "device=cpu" in words else "gpus"
-        words.append(f"{key}={ranks}")
+    if line.verb == "run":
+        words += overrides_of_ranks(words, environ)
     command = shlex.join(["launch", line.verb, *words])
     cure = Fix.of("start it alone: {0}", f"$ {command}")
     raise refusal("started_as_rank", message, "LOCAL_RANK", cure)
+
+
+def is_later_rank(environ: Mapping[str, str]) -> bool:
+    """Return whether torchrun or accelerate started this process as another rank than the first, which
+    speaks for all.
+    """
+    local = environ.get("LOCAL_RANK")
+    return bool(local) and (local != "0" or environ.get("RANK", "0") != "0")
+
+
+def overrides_of_ranks(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the overrides that torchrun's or accelerate's ranks of this process are, but for those
+    that a line has: `gpus=2 parallel=zero3`.
+    """
+    if not environ.get("LOCAL_RANK"):
+        return []
+    keys = {override_key(word) for word in words}
+    total = environ.get("WORLD_SIZE", "1")
+    ranks = environ.get("LOCAL_WORLD_SIZE", total)
+    width = "processes" if "device=cpu" in words else "gpus"
+    values = {width: ranks}
+    if ranks.isdigit() and total.isdigit() and int(total) > int(ranks) > 0:
+        values["nodes"] = str(int(total) // int(ranks))
+    zero = environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "0")
+    if environ.get("ACCELERATE_USE_DEEPSPEED") == "true" and zero in ("1", "2", "3"):
+        device = environ.get("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "none")
+        offloads = zero == "3" and device not in ("none", "")
+        values["parallel"] = f"zero{zero}{'_offload' if offloads else ''}"
+    return [f"{key}={value}" for key, value in values.items() if key not in keys]
 
 
 def is_bare_word(argument: str) -> bool:
@@ -205,8 +237,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Findi
     or a typing error. `rest` are the arguments after it, `names` the verbs to suggest.
     """
     # only an answer to a mistake needs the names of other tools
-    from launch.config.other_commands import find_verb
-    from launch.config.other_tools import explain_value
+    from launch.config.other_tools import explain_value, find_verb
 
     answer = _answer_to_word(word, rest)
     if answer is not None:
@@ -240,7 +271,7 @@ def _suggest_verb(word: str, known_verb: str | None, names: Sequence[str]) -> st
     The verb is `known_verb`, which is launch's word for another tool's word; else one of `names`
     that is spelt alike, else the verb of another tool's word that is spelt alike.
     """
-    from launch.config.other_commands import find_verb
+    from launch.config.other_tools import find_verb
 
     if known_verb:
         return f"did you mean '{known_verb}'?"

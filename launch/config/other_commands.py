@@ -1,186 +1,330 @@
-"""Answers words that other tools use as commands: `train` is `run`, and `tail demo` is `logs demo`.
+"""Answers to words that people try as a command, and to options of other tools behind a verb of
+launch: the command with what it is about, and with the values that were typed.
 
-The words are in the sections `verbs` and `answers` of other_tools.yaml.
+The words and their answers are in other_tools.yaml: `answers`, and `options`, what other tools call
+an option of launch's verbs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from launch.config.other_tools import plain_name, read_sections
-from launch.errors import nearest
+from launch.config.other_tools import find_verb, plain_name, read_sections
 from launch.worker.finding import Fix
 
-# The commands that an answer can name. RUN and NAME are replaced by the run or the stage on the
-# typed line, and <tasks> by the value of its option `tasks`. An option that the line does not have
-# is dropped.
+# The commands in the answers. What they are about replaces RUN and NAME, a value of the line its
+# option `<option>`; an option that the line does not have is left out.
 _COMMANDS = {
     "RUN": "launch status RUN",
-    "LOGS": "launch logs RUN",
+    "LOGS": "launch logs RUN <follow> --rank=<rank> | tail -n <lines>",
     "STOP": "launch stop RUN",
-    "STATUS": "launch status",
+    "STATUS": "launch status RUN",
     "TRIAL": "launch trial stage=NAME recipe.learning_rate=1e-5,2e-5",
     "TUNE": "launch tune stage=NAME",
     "BENCH": "launch bench stage=NAME",
-    "GENERATE": "launch generate RUN",
-    "CHAT": "launch generate RUN --chat",
+    "GENERATE": "launch generate RUN <prompt> prompts=<prompts> out=<output> system=<system> "
+    "temperature=<temperature> top_p=<top_p> seed=<seed> max_tokens=<max_tokens>",
+    "CHAT": "launch generate RUN --chat system=<system> temperature=<temperature> top_p=<top_p> "
+    "seed=<seed> max_tokens=<max_tokens>",
     "EVAL": "launch eval RUN tasks=<tasks> limit=<limit> batch_size=<batch_size>",
-    "REPORT": "launch report RUN",
+    "REPORT": "launch report RUN --output=<output>",
     "MERGE": "launch merge RUN",
     "COMPARE": "launch compare RUN RUN2",
     "CHECK": "launch check stage=NAME",
-    "CLEAN": "launch clean RUN",
+    "CLEAN": "launch clean RUN <yes>",
     "PLAN": "launch plan stage=NAME",
+    "LINT": "launch lint FILE",
+    "FLAGS": "launch flags TRAINER <pattern>",
     "KEYS": "launch help keys",
     "HELP": "launch help",
     "NEW": "launch new NAME --data FILE",
     "UPLOAD": "hf upload OWNER/NAME RUN/model",
     "SERVE": "vllm serve RUN/model",
     "GGUF": "python convert_hf_to_gguf.py RUN/merged --outfile model.gguf",
+    "DELETE": "rm -r RUN",
 }
-# Options of other tools whose value names a run or a model's folder.
-_RUN_OPTIONS = (
+# Options whose value is the run or the folder that a command is about.
+_OF_RUN = (
     *("adapter_name_or_path", "adapters", "adapter", "adapter_path", "adapter_model_path"),
     *("lora_model_dir", "lora_path", "peft_model_path", "peft", "ckpt_dir", "checkpoint_path"),
     *("pretrained", "model", "model_name_or_path", "model_path", "checkpoint_dir", "run"),
-    *("run_name", "output_dir", "model_id"),
+    *(
+        "run_name",
+        "run_dir",
+        "run_folder",
+        "run_path",
+        "model_id",
+        "checkpoint",
+        "load",
+        "ckpt",
+        "model_dir",
+    ),
 )
-# Names that other tools have for options of launch's verbs.
-_OPTIONS = {"task": "tasks", "task_list": "tasks", "max_samples": "limit", "num_samples": "limit"}
+_FOLDER = "output_dir"  # of a run, where nothing else names one
+# options without a value, as the command has them
+_SWITCHES = {
+    "follow": "--follow",
+    "f": "--follow",
+    "live": "--follow",
+    "yes": "--yes",
+    "y": "--yes",
+    "force": "--yes",
+    "rf": "",
+    "r": "",
+    "a": "",
+    "all": "",
+    "json": "",
+    "chat": "",
+    "interactive": "",
+    "stream": "",
+    "v": "",
+    "verbose": "",
+}
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
-# The verbs that take `runs=FOLDER`.
-_VERBS_WITH_RUNS = (
-    "status",
-    "logs",
-    "stop",
-    "generate",
-    "eval",
-    "report",
-    "merge",
-    "compare",
-    "clean",
-)
-# These verbs work without the name of a run; for the others, `latest` names the newest run.
-_VERBS_WITHOUT_RUN = ("status", "clean")
-_VERBS_OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
+_PLACE = re.compile(r" (?:\| tail -n |[\w.-]+=)?<([a-z_]+)>")
+# Verbs that find a run by its name in the folder `runs`.
+_OF_RUNS = ("status", "logs", "stop", "generate", "eval", "report", "merge", "compare", "clean")
+# Verbs that can do without the name of a run, and those for which the newest one is meant.
+_WITHOUT_RUN = ("status", "clean")
+_OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
+_DELETES = ", {DELETE} removes it"  # of a run that is here
+# What takes the whole line: its overrides are those of the command.
+_OF_STAGES = ("TRIAL", "TUNE", "PLAN", "CHECK")
+
+
+@dataclass
+class _Rest:
+    """What stands behind a command."""
+
+    names: list[str] = field(default_factory=list)  # that of the run first
+    options: dict[str, str] = field(default_factory=dict)  # by launch's names of them
+    used: set[str] = field(default_factory=set)  # names of options that the answer has
+    typed: dict[str, str] = field(default_factory=dict)  # the options as typed, by launch's names
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run that is named, the newest one of several; None where it is not here."""
+        runs = Path(self.options.get("runs", "runs"))
+        if not self.names:
+            return None
+        places = [Path(self.names[0]).expanduser(), runs / self.names[0]]
+        for place in places:
+            if (place / "plan.json").is_file():
+                return place
+        plans = [plan for place in places for plan in place.glob("*/plan.json")]
+        return max(plans, key=lambda plan: plan.stat().st_mtime).parent if plans else None
 
 
 @cache
 def _answers() -> dict[str, str]:
-    """Return the answer to each word that people type as a command, by the word."""
+    """Return the answer to each word that is tried as a command."""
     answers: dict[str, str] = {}
     for words, answer in read_sections()["answers"].items():
         answers |= dict.fromkeys(words.split("|"), answer)
     return answers
 
 
-def is_command(word: str, planned: Sequence[str]) -> bool:
-    """Return whether a word is a command about runs or this machine, in any tool's words.
+@cache
+def _own_options() -> dict[str, str]:
+    """Return launch's name of an option by each name that other tools have for it."""
+    names: dict[str, str] = {}
+    for own, theirs in read_sections()["options"].items():
+        names |= dict.fromkeys(theirs, own)
+    return names
 
-    `planned` are the verbs that plan a stage: their words are not such commands.
+
+def is_command(word: str, planned: Sequence[str]) -> bool:
+    """Return whether a word asks something of a run or of this machine; `planned` are the verbs whose
+    line is a stage's.
     """
     if word in planned:
         return False
-    verb = find_verb(word)
-    if verb is None:
-        return word.lower() in _answers()
-    return verb not in planned
+    meant = find_verb(word)
+    return meant not in (None, *planned) or (meant is None and word.lower() in _answers())
 
 
-def explain_command(word: str, rest: Sequence[str]) -> Fix | None:
-    """Return the answer to a word that somebody types as a command, `tail demo`: `launch logs demo`.
+def explain_command(word: str, arguments: Sequence[str]) -> Fix | None:
+    """Return the answer to a word that is tried as a command; None for a word of no row.
 
-    The run that the line names is part of the answer, and so are values of options that launch
-    has. Returns None for an unknown word.
+    What it is about is put into the command, with the values of options that launch has, too:
+    `tail demo` is `launch logs demo`. Options without a counterpart are named.
     """
     answer = _answers().get(word.lower())
     if answer is None:
         return None
-    names, options = _read_rest(rest)
+    rest = _read_rest(arguments)
+    names = rest.names
+    options = rest.options
     if "push_to_hub" in options or "hub_model_id" in options:
         pushing = _answers()["push"]
         answer = answer if answer == pushing else f"{answer}; {pushing}"
         names += [options[name] for name in ("hub_model_id", "repo_id") if name in options]
+        rest.used |= {"push_to_hub", "hub_model_id", "repo_id"}
+    has_word = len(names) > 1 and "/" not in names[-1]
+    if "{CHAT}" in answer and "prompt" not in options and has_word:
+        options["prompt"] = names.pop()
+    if "prompt" in options or "prompts" in options:
+        answer = answer.replace("{CHAT}", "{GENERATE}")
+    if rest.folder is None:
+        answer = answer.removesuffix(_DELETES)
     actions: list[str] = []
 
     def place(match: re.Match[str]) -> str:
-        actions.append(f"$ {_write_command(match[1], names, options)}")
+        actions.append(f"$ {_write_command(match[1], rest, arguments)}")
         return f"{{{len(actions) - 1}}}"
 
-    return Fix.of(re.sub(r"\{(\w+)\}", place, answer), *actions)
+    sentence = re.sub(r"\{(\w+)\}", place, answer)
+    if names and "/" in names[0] and rest.folder is None and not Path(names[0]).exists():
+        sentence += f"; there is no {names[0]} here, {{{len(actions)}}} lists the runs"
+        actions.append("$ launch status")
+    left_out = [
+        f"--{rest.typed.get(name, name)}"
+        for name in options
+        if name not in rest.used and name != "runs"
+    ]
+    has_whole_line = any(f"{{{name}}}" in answer for name in _OF_STAGES)
+    if left_out and not has_whole_line:
+        sentence += f"; without a counterpart: {', '.join(left_out)}"
+    return Fix.of(sentence, *actions)
 
 
-def _write_command(name: str, names: Sequence[str], options: Mapping[str, str]) -> str:
-    """Return the command `name` of `_COMMANDS` with the run and the options of the typed line."""
+def _write_command(name: str, rest: _Rest, arguments: Sequence[str]) -> str:
+    """Return a command of `_COMMANDS`, about the run and with the options of a line."""
     command = _COMMANDS[name]
+    names = rest.names
+    overrides = [word for word in arguments if re.match(r"[+~]*[a-z][\w.]*=", word)]
+    if name in _OF_STAGES and any(word.startswith("stage=") for word in overrides):
+        verb = " ".join(command.split()[:2])
+        has_list = any("," in word for word in overrides)
+        return f"{verb} {shlex.join(overrides)}" if has_list or name != "TRIAL" else command
     repository = next((name for name in names[1:] if _REPOSITORY.fullmatch(name)), None)
     if names:
-        command = re.sub(r"\bRUN\b", names[0], command)
+        is_of_launch = command.startswith("launch")
+        folder = None if is_of_launch else rest.folder
+        command = re.sub(r"\bRUN\b", shlex.quote(str(folder or names[0])), command)
+        if name in ("LINT", "FLAGS"):
+            command = re.sub(r"FILE|TRAINER", shlex.join(names[:1]), command)
         if "/" not in names[0]:
             command = command.replace("stage=NAME", f"stage={names[0]}")
+        if folder is not None:
+            is_adapter = (folder / "model" / "adapter_config.json").is_file()
+            named = "merged" if is_adapter else "model"
+            command = re.sub(
+                rf"{re.escape(str(folder))}/(merged|model)", f"{folder}/{named}", command
+            )
+    if name == "COMPARE" and len(names) > 1:
+        command = f"launch compare {shlex.join(names)}"
     if repository:
         command = command.replace("OWNER/NAME", repository)
-    for option, value in options.items():
-        command = command.replace(f"<{option}>", value)
-    command = _name_run(re.sub(r" [\w.]+=<[a-z_]+>", "", command))
-    is_about_runs = command.startswith("launch") and command.split()[1] in _VERBS_WITH_RUNS
-    return f"{command} runs={options['runs']}" if is_about_runs and "runs" in options else command
+
+    def fill(match: re.Match[str]) -> str:
+        rest.used.add(match[1])
+        value = rest.options.get(match[1])
+        return "" if value is None else match[0].replace(f"<{match[1]}>", shlex.quote(value))
+
+    command = _fill(_PLACE.sub(fill, command))
+    is_about_runs = command.startswith("launch") and command.split()[1] in _OF_RUNS
+    return (
+        f"{command} runs={rest.options['runs']}"
+        if is_about_runs and "runs" in rest.options
+        else command
+    )
 
 
-def _name_run(command: str) -> str:
-    """Drop RUN where the verb works without one, and write `latest` where the newest run will do."""
+def _fill(command: str) -> str:
+    """Return a command without a placeholder where its verb needs no run, or means the newest one."""
     words = command.split()
-    if words[-1] == "RUN" and words[1] in _VERBS_WITHOUT_RUN:
+    if words[-1] == "RUN" and words[1] in _WITHOUT_RUN:
         return " ".join(words[:-1])
-    return re.sub(r"\bRUN\b", "latest", command) if words[1] in _VERBS_OF_NEWEST else command
+    return re.sub(r"\bRUN\b", "latest", command) if words[1] in _OF_NEWEST else command
 
 
-def _read_rest(rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Read what follows the word: names, that of the run first, and the options by name."""
-    names: list[str] = []
+def _read_rest(arguments: Sequence[str]) -> _Rest:
+    """Return the names behind a command, and the values of its options."""
+    rest = _Rest()
+    of_file: dict[str, str] = {}
+    options = _read_words(arguments, rest.names, of_file)
+    # lm-evaluation-harness has the model behind `--model hf`
+    for of_model in options.pop("model_args", "").split(","):
+        name, _, value = of_model.partition("=")
+        if name in ("pretrained", "peft"):
+            options[name] = value
+    about = [each[name] for each in (options, of_file) for name in _OF_RUN if name in each]
+    if not about and not rest.names:
+        about = [each[_FOLDER] for each in (options, of_file) if _FOLDER in each]
+        rest.used.add(_FOLDER)
+    folders = [name for name in about if name not in ("lora", "qlora", "hf")]
+    rest.names[:0] = folders  # `adapter: lora` is a kind
+    known = _own_options()
+    for name, value in {**of_file, **options}.items():
+        own = known.get(name, name)
+        rest.options[own] = value
+        rest.typed[own] = name
+    if "follow" in rest.options:
+        rest.options.pop("lines", None)  # what follows has no end
+    rest.used |= {
+        "yes",
+        "follow",
+        *_OF_RUN,
+        *of_file,
+        *(name for name, own in _SWITCHES.items() if not own),
+    }
+    return rest
+
+
+def _read_words(
+    arguments: Sequence[str], names: list[str], of_file: dict[str, str]
+) -> dict[str, str]:
+    """Return the values of options by their names; `names` and `of_file` get the words without one, and
+    what a file has.
+    """
     options: dict[str, str] = {}
-    file_settings: dict[str, str] = {}
-    option = ""
-    for item in rest:
+    option = ""  # whose value follows
+    for item in arguments:
         name, equals, value = item.partition("=")
-        if item.startswith("-") and not item.startswith("--"):
-            continue  # `tail -f NAME`
-        if item.startswith("-"):
-            option = "" if equals else plain_name(name)
-            if equals:
-                options[plain_name(name)] = value
-        elif equals and option != "model_args":
+        is_option = item.startswith("-")
+        if is_option and option:
+            options[option] = "true"
+        if is_option:
+            option = _take_option(plain_name(name), value, equals, options)
+        elif equals and option != "model_args" and re.fullmatch(r"[\w.]+", name):
             options[plain_name(name)] = value
         elif option:
             options[option] = item
             option = ""
         elif item.endswith((".yaml", ".yml")):
-            file_settings |= _read_settings(Path(item))
-        elif re.fullmatch(r"[.~\w/][\w./-]*", item):
+            of_file |= _read_settings(Path(item))
+        elif re.fullmatch(r"[.~\w/*][\w./*-]*", item):
             names.append(item)
-    # lm-evaluation-harness gives the model as `--model hf --model_args pretrained=FOLDER`.
-    for argument in options.pop("model_args", "").split(","):
-        name, _, value = argument.partition("=")
-        if name in ("pretrained", "peft"):
-            options[name] = value
-    runs = [*_runs_in(options), *_runs_in(file_settings)]
-    options = {
-        _OPTIONS.get(name, name): value for name, value in {**file_settings, **options}.items()
-    }
-    return [*runs, *names], options
+        elif names:
+            options["prompt"] = item
+    if option:
+        options[option] = "true"
+    return options
 
 
-def _runs_in(settings: Mapping[str, str]) -> list[str]:
-    """Return the runs and folders that the options name."""
-    named = [settings[name] for name in _RUN_OPTIONS if name in settings]
-    return [name for name in named if name not in ("lora", "qlora")]  # `adapter: lora` is a kind
+def _take_option(name: str, value: str, equals: str, options: dict[str, str]) -> str:
+    """Take an option; return its name where its value follows."""
+    if name in _SWITCHES:
+        own = _SWITCHES[name]
+        if own:
+            options[own.removeprefix("--")] = own
+        return ""
+    if name.startswith("n") and name[1:].isdigit():  # `-n5`
+        options["n"] = name[1:]
+        return ""
+    if equals:
+        options[name] = value
+    return "" if equals else name
 
 
 def _read_settings(path: Path) -> dict[str, str]:
-    """Return the text values of another tool's YAML file; {} if it cannot be read."""
+    """Return the texts of a file that another tool's command is given; none if it cannot be read."""
     import yaml  # slow to import; only an answer needs it
 
     try:
@@ -189,23 +333,3 @@ def _read_settings(path: Path) -> dict[str, str]:
         return {}
     settings = content if isinstance(content, dict) else {}
     return {str(name): value for name, value in settings.items() if isinstance(value, str)}
-
-
-@cache
-def load_verbs() -> Mapping[str, str]:
-    """Return launch's verb for each word of another tool."""
-    verbs = {}
-    for verb, words in read_sections()["verbs"].items():
-        for word in words:
-            verbs[word] = verb
-    return verbs
-
-
-def find_verb(word: str, *, near: bool = False) -> str | None:
-    """Return launch's verb for another tool's word: `run` for `train`; None for an unknown word.
-
-    With `near`, a misspelt word is accepted too.
-    """
-    verbs = load_verbs()
-    similar = nearest(word.lower(), verbs, limit=1, cutoff=0.75 if near else 1.0)
-    return verbs[similar[0]] if similar else None

@@ -1,29 +1,20 @@
-"""Translates keys of axolotl, TRL, LLaMA-Factory, accelerate and DeepSpeed into launch's keys.
+"""Translates names of axolotl, TRL, LLaMA-Factory, accelerate and DeepSpeed into launch's keys.
 
-The table of names is other_tools.yaml. Names whose value is the same in launch are in the table of
-recipe keys instead (launch/config/recipe_keys.py). The other sections of the file are read by
-launch/config/other_commands.py (`verbs`, `answers`) and by launch/planning/other_tool_defaults.py
-(`defaults`, `without`).
-
-A row has these fields:
-
-- `topic`: what the setting is about;
-- `here`: launch's key, as the table on the documentation's page shows it;
-- `axolotl`, `trl`, `llama_factory`: the tool's names, as a list, or a text for the page alone;
-- `also`: further names that are understood, but not shown on the page;
-- `set`: the overrides that have the same effect, with {value}, {list} or {count};
-- `values`: overrides by a pattern of the value, `A or B` where the trainer decides;
-- `instead`: a sentence, where launch has no such setting. Beside `set` it answers a value that is
-  not a number.
-
-launch's own keys are also understood without their group.
+The names are in other_tools.yaml, and in the table of recipe keys (launch/config/recipe_keys.py) where
+a value is the same here. The file has the words and the answers besides, and what a whole file leaves
+out or launch lacks (launch/planning/other_tool_defaults.py). A row has a `topic`, what it is `here`,
+its names in each tool (a list, or a text of the page's table), names that are only understood (`also`),
+and the answer. The answer is `set`, overrides with {value}, {list} or {count}; `values`, overrides by a
+pattern of the value, `A or B` where the trainer decides; or `instead`, a sentence where there is no
+such setting, and besides `set` for a value that is not a number. `differs` has, by a pattern of the
+value, what the answer changes of what was meant. launch's own keys are understood without their group.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,9 +24,11 @@ from launch.resources import GROUPS
 from launch.worker.finding import Action, Fix
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
-_RECIPE_KEYS = "the keys of the recipe"  # an entry of `rows` for the rows of all recipe keys
+_RECIPE_KEYS = "the keys of the recipe"  # the place of their rows among the others
 OTHER_TOOLS = ("axolotl", "trl", "llama_factory")
-# A name without a group may be a key of one of these groups.
+_NEGATED = re.compile(r"(?:no|disable|without)_(.+)")  # `--no_bf16`
+_SHARE = re.compile(r"\d*\.?\d+")
+# The groups of launch's keys that a name without its group may be a key of.
 _GROUPS = ("recipe", "model", "data", "tracking", "hub")
 
 
@@ -52,6 +45,7 @@ class OtherToolKey:
     set: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     instead: str = ""
+    differs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,10 +59,11 @@ class OtherToolKey:
 
     def of_value(self, value: str | None) -> str | None:
         """Return the overrides that a value stands for; None if no pattern of `values` matches."""
-        for pattern, overrides in self.values.items():
-            if re.fullmatch(pattern, value or "", re.IGNORECASE):
-                return overrides
-        return None
+        return _find_pattern(self.values, value)
+
+    def difference(self, value: str | None) -> str:
+        """Return what the answer to a value changes of what was meant; "" if nothing."""
+        return _find_pattern(self.differs, value) or ""
 
     def answer(self, name: str, value: str | None) -> Fix:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
@@ -83,14 +78,41 @@ class OtherToolKey:
         if overrides is None and self.set and (is_number or not self.instead):
             text = value or "VALUE"
             as_list = text if text.startswith("[") else f"[{text}]"
-            overrides = self.set.format(value=text, list=as_list, count=len(text.split(",")))
+            count = len(text.split(","))
+            overrides = self.set.format(value=text, list=as_list, count=count, mix=_as_mix(text))
         if overrides:
-            return replacing(name, *overrides.split(" or "))
+            cure = replacing(name, *overrides.split(" or "))
+            difference = self.difference(value)
+            return replace(cure, sentence=f"{difference}: {cure.sentence}") if difference else cure
         if not self.instead:
             return replacing(name, *dict.fromkeys(self.values.values()))
         if self.instead.startswith("remove it"):
             return Fix.of(self.instead, f"~{name}")
         return Fix.of(self.instead)
+
+
+def _find_pattern(texts: Mapping[str, str], value: str | None) -> str | None:
+    """Return the text of the first pattern that matches a value; None if none does."""
+    for pattern, text in texts.items():
+        if re.fullmatch(pattern, value or "", re.IGNORECASE):
+            return text
+    return None
+
+
+def read_mixer(text: str) -> list[tuple[str, float]]:
+    """Return the data sets of open-instruct's mixer with their shares, `a.jsonl 0.7 b.jsonl 0.3`; none
+    for any other text.
+    """
+    words = text.split()
+    shares = words[1::2]
+    has_shares = len(words) % 2 == 0 and all(map(_SHARE.fullmatch, shares))
+    return list(zip(words[::2], map(float, shares), strict=True)) if has_shares else []
+
+
+def _as_mix(text: str) -> str:
+    """Return a value of data.mix: a mixer's data sets with their shares, or the text itself."""
+    entries = [f"{{name: {name}, share: {share:g}}}" for name, share in read_mixer(text)]
+    return f"[{', '.join(entries)}]" if entries else text
 
 
 @cache
@@ -103,12 +125,20 @@ def read_sections(file: Path = _FILE) -> Mapping[str, Any]:
 
 
 @cache
-def load_rows(file: Path = _FILE) -> tuple[OtherToolKey, ...]:
-    """Read the rows of the table. Raises TypeError for an unknown field of a row."""
+def load_table(file: Path = _FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
+    """Read the rows, and the verb that each word of another tool stands for.
+
+    Raises TypeError for an unknown field of a row.
+    """
+    content = read_sections(file)
     rows: list[OtherToolKey] = []
-    for row in read_sections(file)["rows"]:
+    for row in content["rows"]:
         rows += _rows_of_recipe() if row == _RECIPE_KEYS else [OtherToolKey(**row)]
-    return tuple(rows)
+    verbs = {}
+    for verb, words in content["verbs"].items():
+        for word in words:
+            verbs[word] = verb
+    return tuple(rows), verbs
 
 
 def _rows_of_recipe() -> list[OtherToolKey]:
@@ -145,22 +175,34 @@ def explain_value(key: str, value: str) -> Fix | None:
     """Return the cure for another tool's value of launch's own key, `parallel=3`: `set
     parallel=zero3`.
     """
-    for row in load_rows():
+    rows, _ = load_table()
+    for row in rows:
         overrides = row.of_value(value)
-        if overrides and overrides.startswith(f"{key}="):
-            return set_any(*overrides.split(" or "))
+        is_switch = value.lower() in ("true", "false") and bool(
+            overrides and overrides.endswith(("=true", "=false"))
+        )  # of a key that is true or false itself
+        if overrides and overrides.startswith(f"{key}=") and not is_switch:
+            cure = set_any(*overrides.split(" or "))
+            difference = row.difference(value)
+            return replace(cure, sentence=f"{difference}: {cure.sentence}") if difference else cure
     return None
 
 
-def explain_like(name: str, value: str | None) -> Fix | None:
-    """Return the cure for the known name that is most like `name`, such as `learningrate`.
+def explain_difference(name: str, value: str) -> str:
+    """Return what the answer to `NAME=value` changes of what was meant; "" if nothing."""
+    row = _find_row([plain_name(name)])
+    return row.difference(value) if row else ""
 
-    Returns None if no known name is like it.
+
+def explain_like(name: str, value: str | None) -> Fix | None:
+    """Return the cure for the name that is most like `name`, `learningrate=1e-5`; None if none
+    is.
     """
     if not value:
         return None
     known = set(_own_keys())
-    for row in load_rows():
+    rows, _ = load_table()
+    for row in rows:
         known.update(row.names)
     last_part = name.rpartition(".")[2]
     near = nearest(plain_name(last_part), known, limit=1, cutoff=0.85)
@@ -200,37 +242,54 @@ def explain_name(name: str, value: str | None) -> Fix | None:
     if key == name:
         return None
     if key is not None and _may_mean(key, parts) and not (row and row.of_value(value)):
-        cure = explain_value(key, value) if value else None
-        if cure is not None:
-            return replacing(name, *map(str, cure.actions))
+        meant = explain_value(key, value) if value else None
+        if meant is not None:
+            return replacing(name, *map(str, meant.actions), sentence=meant.sentence)
         return replacing(name, f"{key}={value or 'VALUE'}")
-    return row.answer(name, value) if row else None
+    if row is not None:
+        return row.answer(name, value)
+    negated = _NEGATED.fullmatch(parts[-1]) if parts and value in ("true", None) else None
+    cure = explain_name(negated[1], "false") if negated else None
+    if cure is None:
+        return None
+    actions = [replace(action, removes=name) for action in cure.actions]
+    return replace(cure, actions=tuple(actions))
 
 
 def _find_row(parts: Sequence[str]) -> OtherToolKey | None:
-    """Return the row of a dotted name: of `datasets.0.path`, the row of datasets_path, else of path."""
+    """Return the row of a dotted name: `datasets.0.path` is datasets_path before it is path."""
+    rows, _ = load_table()
     for name in ("_".join(parts), *parts[-1:]):
-        for row in load_rows():
+        for row in rows:
             if name in row.names:
                 return row
     return None
 
 
 def _may_mean(key: str, parts: Sequence[str]) -> bool:
-    """Return whether a dotted name may mean launch's `key`, which has the same last part.
-
-    It may not if its other parts name another group.
+    """Return whether a dotted name whose last part is that of launch's `key` may mean the key: its
+    other parts do not name another group.
     """
     group = key.rpartition(".")[0]
     return len(parts) == 1 or group in parts or group.startswith("recipe") or parts[0] == "recipe"
 
 
-def known_names(topic: str | None = None) -> set[str]:
-    """Return the names in the rows of a topic. Without a topic, return those of all rows, and
-    launch's own keys without their group.
+def find_verb(word: str, *, near: bool = False) -> str | None:
+    """Return the verb that another tool's word stands for: `train` is `run`. With `near`, words that
+    are like one count too.
     """
+    _, verbs = load_table()
+    similar = nearest(word.lower(), verbs, limit=1, cutoff=0.75 if near else 1.0)
+    return verbs[similar[0]] if similar else None
+
+
+def known_names(topic: str | None = None) -> set[str]:
+    """Return the names that the table answers, or those of one topic; launch's own keys without
+    their group are among all of them.
+    """
+    rows, _ = load_table()
     names: set[str] = set() if topic else set(_own_keys())
-    for row in load_rows():
+    for row in rows:
         if topic in (None, row.topic):
             names.update(row.names)
     return names

@@ -82,10 +82,8 @@ def find_verdict_word(row: Mapping[str, object]) -> str | None:
 
 def cure_of_text(name: str, value: str) -> str:
     """Return how data.columns names the texts of a label, of which `value` is one."""
-    for texts in (("true", "false"), ("1", "0")):
-        if value.strip().lower() in texts:
-            return f"{_KEY}={name}:{'/'.join(texts)}"
-    return f"{_KEY}={name}:GOOD/BAD"
+    texts = "1/0" if value.strip() in ("1", "0") else "GOOD/BAD"
+    return f"{_KEY}={name}:{texts}"
 
 
 def find_label(row: Mapping[str, object], own: LabelColumn) -> str:
@@ -180,7 +178,11 @@ def _as_text(value: object) -> str | None:
 
 
 def _as_truth(value: object) -> bool | None:
-    """Return a truth value, also one that is written as 1 or 0; None for anything else."""
+    """Return a truth value, also one that is written as 1 or 0, or as True as pandas writes a CSV file;
+    None for anything else.
+    """
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.strip().lower())
     if isinstance(value, bool | int | float) and value in (0, 1):
         return bool(value)
     return None

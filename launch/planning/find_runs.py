@@ -44,6 +44,7 @@ def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
     `submitted` are the folders of runs that may not have started. Raises UserError: unknown_run,
     ambiguous_run.
     """
+    name = _name_in(name, runs)
     not_started = {folder.absolute() for folder in submitted}
     for folder in (Path(name).expanduser(), runs / name):
         has_started = (folder / "plan.json").is_file() or (folder / "logs").is_dir()
@@ -90,6 +91,13 @@ def resolve_newest(
         count = len(matches)
         notify(f"note: {run_name(chosen[0])}, the {kind} of the {count} runs that '{name}' matches")
         return chosen[0].resolve()
+
+
+def _name_in(name: str, runs: Path) -> str:
+    """Return a name as it is below the folder of all runs: `runs/demo` is `demo`."""
+    path = Path(name).expanduser().absolute()
+    is_below = path.parent == runs.absolute() and not (path / "plan.json").is_file()
+    return path.name if is_below else name
 
 
 def find_run(name: str, known: Sequence[Path], where: str | None) -> Path | None:

@@ -9,6 +9,7 @@ from launch.config.line import CommandLine
 from launch.config.other_tool_files import LINE
 from launch.config.recipe_keys import KEYS, RecipeConfig
 from launch.data.draft import fitting_batch
+from launch.errors import UserError
 from launch.planning.other_tool_defaults import default_of
 from launch.planning.other_tool_values import Translation
 from launch.planning.typed_values import as_whole
@@ -73,6 +74,8 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
         _set_product(t, kind, per_device, accumulation)
         return
     if kind == "rlvr":
+        if micro is not None:
+            t.set("recipe.per_device_batch_size", per_device)
         if total is not None:
             _set_total(t, kind, total)
         elif t.rows is not None and t.rows.count < 2 * (recipe.prompts_per_step or 1):
@@ -95,7 +98,11 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
 
 
 def _recipe_of_stage(t: Translation) -> RecipeConfig:
-    """Return the recipe of the chosen stage without the settings of the line."""
-    return compose_once(
-        CommandLine("plan", False, (f"stage={t.overrides['stage']}",))
-    ).config.recipe
+    """Return the recipe that the chosen stage and model have without the line."""
+    stage = t.given.get("stage", t.overrides["stage"])
+    groups = [f"{group}={t.given[group]}" for group in ("model", "trainer") if group in t.given]
+    line = CommandLine("plan", False, (f"stage={stage}", *groups))
+    try:
+        return compose_once(line).config.recipe
+    except UserError:
+        return compose_once(line.without("trainer", "model")).config.recipe

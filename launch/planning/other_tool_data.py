@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launch.config.line import DATA_FILES
+from launch.config.compose import compose_once
+from launch.config.line import DATA_FILES, CommandLine
 from launch.config.other_tool_files import LINE, LLAMA_FACTORY, TRL_TOOL
+from launch.config.other_tools import read_mixer
 from launch.errors import nearest
 from launch.planning.local_rows import LocalRows, read_local_rows
-from launch.planning.other_tool_values import Translation, entry_text
+from launch.planning.other_tool_values import Translation, as_number, entry_text
 from launch.planning.typed_values import as_whole
 from launch.upstream.trl_templates import load_templates
 
 # The kinds of rows whose prompts axolotl writes without a chat template (prompt_strategies).
 _HAS_OWN_TEXT = re.compile(
     r"alpaca.*|gpteacher.*|jeopardy.*|oasst.*|reflection.*|summarizetldr.*|context_qa.*"
+)
+
+
+_OF_VALIDATION = ("test_datasets", "eval_dataset", "validation_file", "val_files")
+_LIMITS = ("max_samples", "max_train_samples", "num_samples")
+_PROBABILITIES = (
+    *("dataset_probs", "interleave_probs", "probabilities", "dataset_weights", "mix_probs"),
+    *("mixing_weights", "blending_datasets_weights", "prompt_data_probs"),
 )
 
 
@@ -74,21 +84,35 @@ def translate_data(t: Translation) -> None:
         t.differences.append(f"the column {column}: rows become chats by all of their columns")
     validation = t.take(
         *("val_set_size", "val_size", "dataset_test_split_size", "split_dataset_ratio"),
-        *("eval_ratio", "validation_split"),
+        *("eval_ratio", "validation_split", "test_size"),
     )
     if isinstance(validation, int | float) and not isinstance(validation, bool) and validation > 0:
         t.set("data.validation", validation)
-    for name in ("test_datasets", "eval_dataset"):
-        if t.take(name):
+    for name in _OF_VALIDATION:
+        evaluated = t.take(name)
+        if isinstance(evaluated, str) and Path(evaluated).expanduser().exists():
+            t.set("data.validation", evaluated)
+        elif evaluated:
             t.differences.append(f"{name}: set data.validation=FILE, whose rows are evaluated")
     if t.take("train_on_inputs", "train_on_prompt"):
-        t.differences.append("the prompts carry loss there: here the answers alone")
+        _learn_prompts(t)
     on_answers = t.take("assistant_only_loss", "completion_only_loss")
     if t.tool == TRL_TOOL and t.overrides["stage"] in ("sft", "lora_sft") and not on_answers:
         t.differences.append(
             "the loss is on the answers alone; TRL's is on every token of a conversation "
             "(flags.assistant_only_loss=false)"
         )
+
+
+def _learn_prompts(t: Translation) -> None:
+    """Put loss on every token of a conversation, which TRL's SFT alone can."""
+    if t.overrides.get("trainer") == "trl_sft":
+        t.set("flags.assistant_only_loss", False)
+        t.differences.append(
+            "the prompts carry loss: flags.assistant_only_loss=false, with which all turns do"
+        )
+    else:
+        t.differences.append("the prompts carry loss there: here the answers alone")
 
 
 def _first_named(settings: Mapping[str, Any]) -> Any:
@@ -108,6 +132,9 @@ def find_local_rows(t: Translation) -> None:
     named = _first_named(t.settings)
     if isinstance(named, list):
         t.rows = _read_all(named)
+    mixed = read_mixer(named) if isinstance(named, str) else []
+    if mixed:
+        t.rows = _read_all([name for name, _ in mixed], [share for _, share in mixed])
     if not isinstance(named, str):
         return
     path = Path(named).expanduser()
@@ -125,15 +152,17 @@ def find_local_rows(t: Translation) -> None:
         t.rows = read_local_rows(path)
 
 
-def _read_all(names: list[Any]) -> LocalRows | None:
-    """Return the first row of several files, and their total number of rows; None if a file is
-    missing.
+def _read_all(names: list[Any], shares: Sequence[float] = ()) -> LocalRows | None:
+    """Return the first row of several files, and the number of all of their rows, as far as `shares`
+    has them; None if one is not here.
     """
     found = [read_local_rows(Path(str(name))) for name in names]
     here = [rows for rows in found if rows is not None]
     if not here or len(here) < len(found):
         return None
-    return LocalRows(here[0].first, sum(rows.count for rows in here))
+    parts = shares or [1.0] * len(here)
+    counts = [int(rows.count * part) for rows, part in zip(here, parts, strict=True)]
+    return LocalRows(here[0].first, sum(counts))
 
 
 def _name_sources(t: Translation) -> None:
@@ -173,6 +202,60 @@ def _share_of(t: Translation, name: str, limit: Any) -> float:
     return min(1, round((as_whole(limit) or rows.count) / rows.count, 4))
 
 
+def _shares_of_probabilities(t: Translation, names: Sequence[Any]) -> dict[str, float]:
+    """Return the share of each data set's rows that gives the mixture of the tool's probabilities, as
+    far as the rows can be counted.
+    """
+    written = t.take(*_PROBABILITIES)
+    if written is None:
+        return {}
+    texts = written if isinstance(written, list) else re.split(r"[,\s]+", str(written).strip("[]"))
+    parts = [as_number(text) for text in texts]
+    if len(parts) != len(names) or min(parts) <= 0:
+        t.missing.append(f"a share for each data set: {', '.join(map(str, texts))}")
+        return {}
+    rows = [read_local_rows(Path(str(name))) for name in names]
+    counts = [read.count for read in rows if read is not None]
+    if len(counts) < len(names):
+        t.differences.append(
+            "the probabilities are shares of each data set's rows here: equal to those of the "
+            "mixture where the sets are equally long"
+        )
+        return {str(name): part for name, part in zip(names, parts, strict=True)}
+    total = min(count / part for count, part in zip(counts, parts, strict=True))
+    shares = {}
+    for name, count, part in zip(names, counts, parts, strict=True):
+        shares[str(name)] = round(total * part / count, 4)
+    taken = [f"{round(total * part)} of {count}" for count, part in zip(counts, parts, strict=True)]
+    t.differences.append(
+        f"a share is one of a data set's own rows: {' and '.join(taken)} rows are in the "
+        f"proportion {':'.join(f'{part:g}' for part in parts)}"
+    )
+    return shares
+
+
+def _set_fraction(t: Translation, limit: Any) -> None:
+    """Set the share of the stage's own rows that `limit` rows are; name the arithmetic where they are
+    not here.
+    """
+    overrides = [f"stage={t.given.get('stage', t.overrides['stage'])}"]
+    overrides += [f"data={t.given['data']}"] if "data" in t.given else []
+    data = compose_once(CommandLine("plan", False, tuple(overrides))).config.data
+    names = [entry.name for entry in data.mix]
+    rows = [read_local_rows(Path(name)) for name in names if Path(name).exists()]
+    counts = [read.count for read in rows if read is not None]
+    number = as_whole(limit) or 1
+    if counts and len(counts) == len(names):
+        t.set("data.fraction", min(1, round(number / sum(counts), 4)))
+        t.differences.append(f"{number} rows of {sum(counts):,}: data.fraction is a share of them")
+    else:
+        whole = ", ".join(names) or data.build or "the data"
+        t.missing.append(
+            f"data.fraction=SHARE, which is {number} divided by the number of rows of {whole}, not "
+            "counted here"
+        )
+
+
 def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
     """Yield the entries of data.mix."""
     if t.take("pretraining_dataset"):
@@ -208,10 +291,16 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
     t.take("dataset_splits")
     name = t.take("dataset_name")
     names = name if isinstance(name, list) else [name]
-    limit = t.take("max_samples", "max_train_samples") if t.tool == LINE else None
+    limit = t.take(*_LIMITS) if t.tool == LINE else None
     if name and not sets:
+        shares = _shares_of_probabilities(t, names)
         for each in names:
-            yield {"name": each, "split": split, "share": _share_of(t, str(each), limit)}
+            mixed = read_mixer(str(each)) or [(str(each), shares.get(str(each), 1))]
+            for source, share in mixed:
+                part = share * _share_of(t, source, limit)
+                yield {"name": source, "split": split, "share": round(part, 4)}
+    elif limit and not sets and not mixer:
+        _set_fraction(t, limit)
     config = t.take("dataset_config", "dataset_config_name")
     if config and config != "default":
         t.differences.append(f"the data set's configuration {config}: its default one is read")

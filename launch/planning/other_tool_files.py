@@ -14,11 +14,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.config.compose import compose_once
 from launch.config.kinds import KINDS, Kind
+from launch.config.line import CommandLine
 from launch.config.other_tool_files import AXOLOTL, LINE, LLAMA_FACTORY, TRL_TOOL
-from launch.config.other_tools import OTHER_TOOLS, explain_name
+from launch.config.other_tools import OTHER_TOOLS, explain_difference, explain_name
 from launch.config.recipe_key import RecipeKey
-from launch.config.recipe_keys import KEYS
+from launch.config.recipe_keys import KEYS, recipe_mapping
 from launch.config.schema import Tracking
 from launch.planning.other_tool_batch import translate_batch
 from launch.planning.other_tool_data import find_local_rows, translate_data, translate_model
@@ -49,11 +51,15 @@ _APART = (
     "optimizer",
 )
 _OF_ADAPTER = "lora."
-# Keys whose values have other names in each tool.
+_PER_EPOCH = {"evals_per_epoch": "eval_steps", "saves_per_epoch": "checkpoint_steps"}
+# keys whose value is another word in each tool
 _IN_WORDS = (
     *("packing", "precision", "attention", "generation", "verifier", "beta", "loss", "kl_beta"),
     *("lora.targets", "lora.quantize", "loss_averaging", "checkpoint_steps"),
 )
+_OF_BF16 = ("bf16", "bf16_enabled")
+_HALF = frozenset(("fp16", "float16", "fp16_enabled"))
+_OFF_BY_ABSENCE = ("deepspeed", "fsdp", "use_vllm", "load_in_8bit", "load_in_4bit", "resume")
 _REMOVAL = "remove it: "  # how the answer to a name begins that has no key here
 # Settings that concern the other tool in a file, but this run on a line.
 _SAME_IN_A_LINE = (
@@ -79,16 +85,17 @@ def translate_file(
     file: Path,
     ranks: int | None = None,
     method: str = "",
+    *,
+    given: Mapping[str, str] | None = None,
 ) -> Translation:
-    """Translate the settings of a file or a line for `ranks` ranks; 1 if neither it nor the file
-    sets them.
-
-    `method` is the training that a line names: a stage, or another method.
+    """Translate the settings of a file or a line for `ranks` ranks, 1 where neither it nor the file
+    says. `method` is what a line says to train, a stage or another method's name; `given` are the
+    line's own overrides.
     """
     if ranks is None:
         named = settings.get("num_processes")
         ranks = named if isinstance(named, int) and named > 0 else 1
-    translation = Translation(tool, file, dict(settings), ranks)
+    translation = Translation(tool, file, dict(settings), ranks, given=dict(given or {}))
     find_local_rows(translation)
     kind = find_kind(translation, method)
     _translate_stage(translation, kind)
@@ -103,6 +110,7 @@ def translate_file(
         translate_reward(translation)
     _translate_packing(translation, kind)
     translate_sharding(translation)
+    _translate_epochs(translation)
     _translate_rest(translation)
     return translation
 
@@ -229,17 +237,51 @@ def _translate_numbers(t: Translation, kind: str) -> None:
     if "recipe.learning_rate" not in t.overrides and t.tool != LINE:
         t.missing.append("learning_rate, which axolotl has no default for")
     evaluates = "data.validation" in t.overrides
-    wants_evaluation = t.take("eval_strategy", "evaluation_strategy") not in (None, "no", False)
-    if (
-        t.tool == LINE
-        and not evaluates
-        and ("recipe.eval_steps" in t.overrides or wants_evaluation)
-    ):
+    _translate_evaluation(t, evaluates=evaluates)
+    _translate_optimizer(t)
+
+
+def _translate_evaluation(t: Translation, *, evaluates: bool) -> None:
+    """Hold rows out where a line evaluates; name what a file sets without rows to evaluate, and the
+    strategy that no number of steps says.
+    """
+    strategy = t.take("eval_strategy", "evaluation_strategy")
+    steps = t.overrides.get("recipe.eval_steps")
+    wants_evaluation = strategy not in (None, "no", False)
+    if strategy == "epoch" and steps is None and (evaluates or t.tool == LINE):
+        t.settings.setdefault("evals_per_epoch", 1)
+    if t.tool == LINE and not evaluates and (steps is not None or wants_evaluation):
         t.set("data.validation", 0.05)
         t.differences.append("the evaluation needs rows: data.validation=0.05 holds 5% of them out")
-    elif not evaluates:
+    elif not evaluates and (steps is not None or wants_evaluation):
         t.overrides.pop("recipe.eval_steps", None)
-    _translate_optimizer(t)
+        named = [f"eval_strategy={strategy}"] if wants_evaluation else []
+        named += [f"eval_steps={steps}"] if steps is not None else []
+        t.differences.append(
+            f"{', '.join(named)}: there are no rows to evaluate; data.validation=0.05 holds 5% out"
+            f"{f', recipe.eval_steps={steps} evaluates them' if steps is not None else ''}"
+        )
+
+
+def _translate_epochs(t: Translation) -> None:
+    """Count evaluations and checkpoints of an epoch in steps, where the rows of the data are here."""
+    if t.take("save_strategy") == "epoch":
+        t.settings.setdefault("saves_per_epoch", 1)
+    for name, key in _PER_EPOCH.items():
+        number = as_number(t.settings.get(name))
+        batch = as_whole(t.overrides.get("recipe.global_batch_size"))
+        if number <= 0 or f"recipe.{key}" in t.overrides:
+            continue
+        if key == "eval_steps" and "data.validation" not in t.overrides:
+            continue
+        t.take(name)
+        if t.rows is None or batch is None:
+            t.differences.append(f"{name}={number:g}: set recipe.{key}, a number of steps")
+            continue
+        held_out = as_number(t.overrides.get("data.validation"))
+        steps = math.ceil(t.rows.count * (1 - min(held_out, 1)) / batch)
+        t.set(f"recipe.{key}", max(1, math.floor(steps / number)))
+        t.differences.append(f"{name}={number:g}: an epoch has {steps} steps")
 
 
 def _translate_optimizer(t: Translation) -> None:
@@ -269,6 +311,9 @@ def _translate_schedule(t: Translation) -> None:
         )
     steps = t.take("warmup_steps", "num_warmup_steps")
     ratio = t.take("warmup_ratio", "warmup")
+    if steps is None and as_number(ratio) >= 1:  # a share is below 1
+        steps = ratio
+        ratio = None
     if steps is not None and as_number(steps) >= 1:
         total = as_whole(t.overrides.get("recipe.max_steps")) or 0
         if total > as_number(steps):
@@ -298,8 +343,19 @@ def _translate_preferences(t: Translation, kind: str) -> None:
     losses = loss if isinstance(loss, list) else [str(loss)]
     if len(losses) == 1 and losses[0] in _DPO_LOSSES:
         t.set("recipe.loss", _DPO_LOSSES[losses[0]])
+    elif len(losses) == 1 and losses[0] in _losses_of_stage():
+        t.set("recipe.loss", losses[0])
+        trainer = t.overrides.pop("trainer")
+        t.differences.append(f"the trainer: {trainer} has no loss {losses[0]}, the stage's own has")
     else:
         t.set("flags.loss_type", losses)
+
+
+def _losses_of_stage() -> Collection[str]:
+    """Return the losses of the trainer that DPO's stage names itself, beside those of TRL."""
+    trainer = compose_once(CommandLine("plan", False, ("stage=dpo",))).config.trainer
+    losses = recipe_mapping(trainer, "loss")
+    return list(losses) if isinstance(losses, Mapping) else ()
 
 
 def _translate_packing(t: Translation, kind: str) -> None:
@@ -333,14 +389,29 @@ def _translate_rest(t: Translation) -> None:
     trainer = t.overrides.get("trainer")
     flags = locked_schema(trainer).fields if trainer else {}
     for name, value in list(t.settings.items()):
-        if has_content(value) and value is not False and value not in ("none", "no"):
+        is_off = value is False or value in ("none", "no")
+        if has_content(value) and not is_off:
             _translate_setting(t, name, value, flags)
+        elif has_content(value) and t.tool == LINE:
+            _translate_setting_off(t, name, value)
     sharding = t.overrides.get("parallel")
     if sharding and t.ranks == 1 and sharding != "zero3_offload":  # which saves memory of one, too
         del t.overrides["parallel"]
         t.differences.append(
             f"sharding: 1 GPU has nothing to shard; with gpus=N set parallel={sharding}"
         )
+
+
+def _translate_setting_off(t: Translation, name: str, value: Any) -> None:
+    """Set what a line turns off by a name that launch turns off by another: `bf16=false`."""
+    if name in _OFF_BY_ABSENCE or (name in _OF_BF16 and _HALF & t.settings.keys()):
+        return
+    cure = explain_name(name, str(value).lower())
+    sets = cure.actions[0].sets if cure and cure.actions and cure.actions[0].is_exact else ()
+    for item in sets:
+        key, _, setting = item.partition("=")
+        if not key.startswith("flags."):
+            t.overrides.setdefault(key, setting)
 
 
 def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[str]) -> None:
@@ -355,7 +426,10 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
     sets = cure.actions[0].sets if cure and cure.actions and cure.actions[0].is_exact else ()
     is_flag = any(item.startswith("flags.") for item in sets)
     removal = cure.sentence if cure and cure.sentence.startswith(_REMOVAL) else ""
+    difference = explain_difference(name, str(value).lower())
     if sets and not is_flag and change is None:
+        if difference:
+            t.differences.insert(0, f"{name}={shorten_value(value)}: {difference}")
         for item in sets:
             key, _, setting = item.partition("=")
             t.overrides.setdefault(key, setting)
@@ -393,8 +467,16 @@ def _translate_tracking(t: Translation) -> None:
         t.take("push_to_hub")  # hub.push says it
     if t.tool == LINE and folder:
         t.set("runs", folder)
+        t.differences.append(
+            f"the model is in {folder}/STAGE/RUN/model; `launch status` and the other verbs take "
+            f"runs={folder} too"
+        )
+    elif folder:
+        t.left_out.append("output_dir")
     if t.tool == LINE and name:
         t.set("name", name)
+    if t.tool != LINE and name:
+        t.left_out.append("run_name")
     save = t.overrides.get("recipe.checkpoint_steps")
     steps = t.take("save_steps")
     if save is None and as_whole(steps):

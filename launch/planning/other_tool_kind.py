@@ -8,6 +8,7 @@ from launch.planning.other_tool_values import Translation
 
 # The kinds of data whose rows no other kind has, and what these are.
 _OWN_FORM = {Kind.dpo: "pairs of answers", Kind.kto: "answers with a label"}
+_OF_PAIRS = ("orpo", "cpo")  # methods without a stage that train on the pairs of DPO
 # Settings of a line that say what is trained.
 _OF_REWARDS = frozenset(
     ("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "num_generations")
@@ -27,7 +28,7 @@ def find_kind(t: Translation, method: str) -> str:
     kind = _as_stage(t, method or _method_of_file(t))
     if kind not in KINDS:
         t.missing.append(f"a stage that trains {kind}: there are {', '.join(KINDS)}")
-        return "sft"
+        return "dpo" if kind in _OF_PAIRS else "sft"
     if t.tool == LINE and t.rows is not None:
         due = KINDS[Kind(kind)].data
         given = t.rows.kind
@@ -74,7 +75,7 @@ def _as_stage(t: Translation, method: str) -> str:
         t.differences.append(f"{method}: RLVR trains with GRPO here, without a value model")
     if method in ("ppo", "gae", "rloo", "reinforce", "grpo"):
         return "rlvr"
-    if method == "ipo":
-        t.settings.setdefault("loss_type", "ipo")
+    if method in ("ipo", "simpo"):
+        t.settings.setdefault("loss_type", method)
         return "dpo"
     return "rm" if method.startswith("reward_model") else method

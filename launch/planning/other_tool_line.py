@@ -21,6 +21,7 @@ from launch.config.line import (
 )
 from launch.config.other_commands import explain_command, is_command
 from launch.config.other_tool_files import LINE, READ_AS_LINES, recognise_tool
+from launch.config.other_tools import read_mixer
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, actions_of, nearest
 from launch.planning.build import plan_line
@@ -34,6 +35,22 @@ from launch.worker.finding import Action, Finding, Fix
 
 _MOST_CHANGES = 6  # cures that are followed until the line plans
 _RESUMES = frozenset(("resume_from_checkpoint", "resume", "auto_resume_from_checkpoints"))
+# What one wrong word beside a stage means depends on the whole line: a number is computed from it.
+_OF_WHOLE_LINE = frozenset(
+    (
+        *("max_samples", "max_train_samples", "num_samples", "warmup_steps", "num_warmup_steps"),
+        *("gradient_accumulation_steps", "eval_strategy", "evaluation_strategy", "output_dir"),
+        *(
+            "warmup",
+            "reward_funcs",
+            "reward",
+            "reward_function",
+            "num_generations_eval",
+            "eval_dataset",
+        ),
+        *("resume_from_checkpoint",),
+    )
+)
 _DEVICES = ("gpu_ids", "gpus", "devices", "cuda_visible_devices")  # whose lists are not a sweep
 _WITHOUT_SLURM = (
     "`launch submit` is for Slurm; without it, `launch run` with the same keys is started on every "
@@ -64,9 +81,10 @@ def answer_line(argv: Sequence[str]) -> Finding | None:
     )
     if script is not None:
         return _answer_to_script(script)
-    if argv and is_bare_word(argv[0]) and is_command(argv[0], PLAN_VERBS):
-        return None
     typed = read_line(argv)
+    asks_of_run = bool(argv) and is_bare_word(argv[0]) and is_command(argv[0], PLAN_VERBS)
+    if asks_of_run and not (typed.method == argv[0] and typed.names_data):  # `rm --data`
+        return None
     return None if "pipeline" in typed.overrides else _answer_to_typed(typed, argv)
 
 
@@ -111,18 +129,29 @@ def _explain_file(
 
 
 def _translate(typed: TypedLine, tool: str, settings: Mapping[str, Any]) -> Fix:
-    """Return the translation of a typed line with the settings of its file."""
-    if _RESUMES.intersection(typed.settings):
+    """Return the line that a typed one is, with the settings of its file, as a cure."""
+    translation = translate_line(typed, tool, settings)
+    return _explain(translation, typed)
+
+
+def translate_line(
+    typed: TypedLine, tool: str = LINE, settings: Mapping[str, Any] | None = None
+) -> Translation:
+    """Translate a typed line, with the settings of its file."""
+    for name in _RESUMES.intersection(typed.settings):
         typed.notes.append("the same command resumes an unfinished run")
+        checkpoint = str(typed.settings[name])
+        if "/" in checkpoint:
+            typed.notes[-1] += f", that of {checkpoint} its own: this line starts another run"
     translation = plan_file(
-        {**settings, **names_in_tool(typed.settings, tool)},
+        {**(settings or {}), **names_in_tool(typed.settings, tool)},
         tool,
         typed.file or Path("line"),
         [f"{key}={value}" for key, value in typed.overrides.items()],
         typed.method,
     )
     translation.differences[:0] = typed.notes
-    return _explain(translation, typed)
+    return translation
 
 
 def _answer_to_own_file(typed: TypedLine, path: Path) -> Finding | None:
@@ -146,14 +175,28 @@ def _needs_rewriting(typed: TypedLine) -> bool:
 
     A single wrong word beside a stage has its own message.
     """
-    if not typed.settings and not typed.method:
+    options = [word for word in typed.foreign if word.startswith("-")]
+    is_foreign = len(options) > 1 or typed.is_dry or typed.is_as_in_file
+    is_foreign = is_foreign or "n" in typed.overrides  # samples of a preview
+    if not (typed.settings or typed.method or is_foreign):
         return False
     if "stage" in typed.overrides:
         lists = [name for name, value in typed.settings.items() if is_sweep(value)]
         has_list = any(name not in _DEVICES for name in lists)
-        return len(typed.foreign) > 1 or (has_list and bool(typed.foreign))
+        needs_line = not _OF_WHOLE_LINE.isdisjoint(typed.settings) or typed.is_dry
+        needs_line = needs_line or is_foreign or _has_rows_here(typed)
+        return len(typed.foreign) > 1 or ((has_list or needs_line) and bool(typed.foreign))
     names_method = bool(typed.method and typed.settings) and len(typed.foreign) > 1
     return typed.names_data or typed.names_model or names_method
+
+
+def _has_rows_here(typed: TypedLine) -> bool:
+    """Return whether a line names files of data, whose rows a batch has to suit."""
+    data = typed.settings.get("dataset_name", "")
+    names = (
+        data if isinstance(data, list) else [name for name, _ in read_mixer(str(data))] or [data]
+    )
+    return any(Path(str(name)).is_file() for name in names)
 
 
 def _missing_file(typed: TypedLine) -> Finding:
@@ -210,19 +253,21 @@ def plan_file(
     stage = next((item[6:] for item in given if item.startswith("stage=")), "")
     if not method and stage:
         method = _kind_of_stage(stage)
-    translation = translate_file(settings, tool, path, ranks, method)
-    for override in given:
-        if "=" in override:
-            translation.overrides[override_key(override)] = override.partition("=")[2]
+    overrides = {
+        override_key(override): override.partition("=")[2] for override in given if "=" in override
+    }
+    translation = translate_file(settings, tool, path, ranks, method, given=overrides)
+    translation.overrides |= overrides
     if any(is_sweep(value) for value in translation.overrides.values()):
         translation.overrides.setdefault("sweep", "true")
     keeps_trainer = bool(stage) and not any(item.startswith("trainer=") for item in given)
-    if translation.missing or (keeps_trainer and _plans_with_its_trainer(translation)):
+    if keeps_trainer and _plans_with_its_trainer(translation):
         return translation
     tried: set[str] = set()
     for _ in range(_MOST_CHANGES):
         try:
             _plan(translation)
+            translation.plans = True
             return translation
         except UserError as error:
             problem = error.problems[0]
@@ -231,6 +276,8 @@ def plan_file(
             break
         tried.add(str(action))
         _follow(translation, action, problem)
+    if translation.missing:
+        return translation
     choices = f" ({problem.cure})" if problem.cure and not problem.cure.actions else ""
     translation.missing.append(f"{problem.statement}{choices}")
     return translation
@@ -243,18 +290,34 @@ def _plans_with_its_trainer(translation: Translation) -> bool:
     trainer = translation.overrides.pop("trainer", None)
     try:
         _plan(translation)
-    except UserError:
+    except UserError as error:
         if trainer is not None:
-            translation.overrides["trainer"] = trainer
+            _change_trainer(translation, trainer, error.problems[0])
         return False
+    translation.plans = True
     return True
 
 
+def _change_trainer(translation: Translation, trainer: str, problem: Finding) -> None:
+    """Set a trainer for a line that does not plan with that of its stage, unless the problem is not the
+    trainer's: it has the same one.
+    """
+    translation.overrides["trainer"] = trainer
+    try:
+        _plan(translation)
+    except UserError as error:
+        if error.problems[0].id == problem.id:
+            del translation.overrides["trainer"]
+            return
+    translation.differences.append(f"trainer={trainer}, because {problem.message}")
+
+
 def _plan(translation: Translation) -> None:
-    """Plan the line, or the first run of a sweep. Raises UserError."""
-    overrides = [item for item in translation.lines if item != "sweep=true"]
+    """Plan the line; of a sweep its first run. Raises UserError."""
+    of_verb = ("sweep=true", *(item for item in translation.lines if item.startswith("n=")))
+    overrides = [item for item in translation.lines if item not in of_verb]
     line = CommandLine("plan", False, tuple(overrides))
-    if len(overrides) < len(translation.lines):
+    if "sweep=true" in translation.lines:
         line = expand_sweep(replace(line, argv=(*line.argv, "--multirun")))[0]
     plan_line(line)
 
@@ -309,27 +372,4 @@ def _command(translation: Translation, typed: TypedLine) -> str:
 
 
 def _explain(translation: Translation, typed: TypedLine) -> Fix:
-    """Return the command with the arithmetic of its batch, what is missing, and what differs."""
-    command = f"$ {_command(translation, typed)}"
-    parts = []
-    if translation.missing:
-        parts.append(
-            f"it cannot be planned yet, because this is missing: {'; '.join(translation.missing)}"
-        )
-        parts.append("the command without it: {0}")
-    elif translation.tool == LINE:
-        parts.append(
-            "the equivalent command, with the stage's own values for all that the line omits: {0}"
-        )
-    else:
-        parts.append("the equivalent command: {0}")
-    if translation.batch:
-        grows = ""
-        if translation.ranks == 1 and translation.tool != LINE:
-            grows = f"; `launch plan {translation.file} gpus=N` prints the line for N GPUs"
-        parts.append(f"{translation.batch}{grows}")
-    if translation.differences:
-        parts.append(f"what differs: {'; '.join(translation.differences)}")
-    if translation.left_out and translation.tool == LINE:
-        parts.append(f"left out, as it changes no number: {', '.join(translation.left_out)}")
-    return Fix.of(". ".join(parts), command)
+    return translation.explain(_command(translation, typed))

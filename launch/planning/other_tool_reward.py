@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def _translate_verifier(t: Translation) -> None:
         t.set("recipe.verifier", reward)
     elif fitting is not None and (not reward or _OF_THE_ANSWER.fullmatch(reward)):
         t.set("recipe.verifier", fitting)
-    else:
+    elif reward or "data.mix" in t.overrides or t.tool != LINE:
         named = f", for {reward}" if reward else ""
         if ".py" in reward:
             named = f", as there is no file of {reward}"
@@ -73,6 +74,9 @@ def _find_function(reward: str, folder: Path) -> str | None:
     """Return PATH.py:FUNCTION for `rewards.py:f`, `rewards.f` or `rewards:f`; None if there is no
     such file in the current folder or beside the other tool's file.
     """
+    alone = _only_function(Path(reward)) if reward.endswith(".py") else None
+    if alone is not None:
+        return f"{reward}:{alone}"
     parts = re.fullmatch(r"(.+?)(?:\.py)?[.:](\w+)", reward)
     if parts is None:
         return None
@@ -81,3 +85,16 @@ def _find_function(reward: str, folder: Path) -> str | None:
         if path.is_file():
             return f"{path}:{parts[2]}"
     return None
+
+
+def _only_function(path: Path) -> str | None:
+    """Return the name of the one public function of a file; None if it has several, or cannot be
+    read.
+    """
+    try:
+        body = ast.parse(path.read_text("utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return None
+    functions = [item.name for item in body if isinstance(item, ast.FunctionDef)]
+    public = [name for name in functions if not name.startswith("_")]
+    return public[0] if len(public) == 1 else None

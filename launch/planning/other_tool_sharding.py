@@ -35,6 +35,8 @@ def translate_sharding(t: Translation) -> None:
         text = "deepspeed" if named is True else str(named)
     else:
         text = "zero3" if offloads else ""
+    if str(named).endswith(".json") and not zero:
+        t.differences.append(f"{named} is not read here: what its name says is taken of it")
     if offloads and "offload" not in text:
         text = _offload(t, text)
     if text:

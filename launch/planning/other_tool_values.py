@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launch.config.other_tool_files import LINE
 from launch.config.quoting import quote_if_needed
 from launch.planning.local_rows import LocalRows
 from launch.planning.typed_values import is_sweep
+from launch.worker.finding import Fix
 
 
 @dataclass
@@ -26,6 +28,8 @@ class Translation:
     missing: list[str] = field(default_factory=list)  # what only the reader knows
     left_out: list[str] = field(default_factory=list)  # what changes no number of the training
     rows: LocalRows | None = None  # of its data, where that is a file here
+    given: dict[str, str] = field(default_factory=dict)  # overrides of the line, by key
+    plans: bool = False  # whether the line plans, with what is missing left to the stage
 
     def take(self, *names: str) -> Any:
         """Remove settings of these names, and return the first value."""
@@ -38,6 +42,36 @@ class Translation:
     @property
     def lines(self) -> list[str]:
         return [f"{key}={value}" for key, value in self.overrides.items()]
+
+    @property
+    def remarks(self) -> list[str]:
+        """The arithmetic of the line, what differs in it, and what it leaves out."""
+        remarks = []
+        if self.batch:
+            grows = ""
+            if self.ranks == 1 and self.tool != LINE:
+                grows = f"; `launch plan {self.file} gpus=N` prints the line for N GPUs"
+            remarks.append(f"{self.batch}{grows}")
+        if self.differences:
+            remarks.append(f"what differs: {'; '.join(self.differences)}")
+        if self.left_out:
+            remarks.append(f"left out, as it changes no number: {', '.join(self.left_out)}")
+        return remarks
+
+    def explain(self, command: str) -> Fix:
+        """Return the line with its arithmetic, what is missing of it, and what differs."""
+        missing = "; ".join(self.missing)
+        if self.missing and self.plans:
+            opening = f"this is missing, and the stage's own stands in for it: {missing}"
+            opening += ". the rest of it is here: {0}"
+        elif self.missing:
+            opening = f"it cannot be planned yet, because this is missing: {missing}"
+            opening += ". the rest of it is here: {0}"
+        elif self.tool == LINE:
+            opening = "here it is this, with the stage's own values for all that it leaves out: {0}"
+        else:
+            opening = "the same training is here: {0}"
+        return Fix.of(". ".join([opening, *self.remarks]), f"$ {command}")
 
 
 def has_content(value: Any) -> bool:

@@ -23,8 +23,7 @@ from launch.config.line import (
     override_key,
 )
 from launch.config.nodes import find_hint
-from launch.config.other_commands import find_verb
-from launch.config.other_tools import explain_value, known_names
+from launch.config.other_tools import explain_value, find_verb, known_names
 from launch.config.schema import RootConfig
 from launch.errors import nearest
 from launch.planning.files_as_lines import is_of_separate_model, words_of_accelerate
@@ -62,12 +61,14 @@ _OF_SBATCH = {
     "w": "nodelist",
 }
 _NEGATED = re.compile(r"(?:no|disable|without|skip)_(.+)")
+_YAML_KEY = re.compile(r"[A-Za-z_][\w.]*:")
 _SHORT = re.compile(r"-([A-Za-z])(\d[\d:-]*)?")
 _OF_ALL_MACHINES = ("num_processes", "world_size")
 # Options about what happens with the line, and not about what is trained.
 _ON_SLURM = ("slurm", "use_slurm", "on_slurm", "submit")
 _DRY = ("dry_run", "dryrun", "print_only", "test_only")
-_ROWS_OF_DATA = re.compile(r"(.+?)#(\d+)")  # ms-swift's `DATA#500` takes 500 rows of a data set
+_OF_PREVIEW = ("num_samples", "max_samples", "samples", "n")
+_ROWS_OF_DATA = re.compile(r"(.+?)#(\d+)")  # of ms-swift: so many rows of a data set
 
 
 @dataclass
@@ -83,6 +84,7 @@ class TypedLine:
     notes: list[str] = field(default_factory=list)  # how a word was understood
     is_dry: bool = False  # nothing is to be started
     processes: int | None = None  # of all machines
+    is_as_in_file: bool = False  # `gpus: 8`
 
     @property
     def names_data(self) -> bool:
@@ -105,19 +107,28 @@ def read_line(argv: Sequence[str], of_file: Sequence[str] = ()) -> TypedLine:
         typed.foreign.append(words.pop(0))
     if words and is_bare_word(words[0]) and _take_verb(typed, words[0]):
         words.pop(0)
-    for name, values in _split([*of_file, *words]):
+    for name, values in split_words([*of_file, *words]):
+        if name.endswith(":"):
+            typed.foreign.append(name)
+            typed.is_as_in_file = True
         if name:
-            _take_setting(typed, name, values)
+            _take_setting(typed, name.removesuffix(":"), values)
         else:
             _take_word(typed, values[0])
+    if typed.method in group_options("stage") and not typed.settings and "--stage" in words:
+        typed.overrides["stage"] = typed.method
     if typed.processes is not None:
         machines = as_whole(typed.overrides.get("nodes")) or 1
         typed.overrides["gpus"] = str(max(1, typed.processes // machines))
     return typed
 
 
-def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each name with its values; a word without a name has the name ""."""
+def split_words(
+    words: Sequence[str], switches: Sequence[str] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield each name with its values; a word without a name has the name "". An option of `switches`
+    takes no value.
+    """
     position = 0
     while position < len(words):
         word = words[position]
@@ -126,10 +137,15 @@ def _split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             continue
         name, equals, value = word.partition("=")
         short = _SHORT.fullmatch(word)
-        if short and short[2]:  # `-N2`
+        has_value = position < len(words) and is_bare_word(words[position])
+        if _YAML_KEY.fullmatch(word) and has_value:  # `gpus: 8`, as a file has it
+            yield word, [words[position]]
+            position += 1
+        elif short and short[2]:  # `-N2`
             yield f"-{short[1]}", [short[2]]
         elif word.startswith("-") and not equals:
             most = len(words) if _normalize_name(name) in _LISTS else 1
+            most = 0 if _normalize_name(name) in switches else most
             values: list[str] = []
             while position < len(words) and len(values) < most and is_bare_word(words[position]):
                 values.append(words[position])
@@ -197,19 +213,20 @@ def _take_method(typed: TypedLine, word: str) -> bool:
 
 def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     value = ",".join(values)
-    short = _SHORT.fullmatch(written)
-    names_file = short is not None or _normalize_name(written) in (*_FILE_NAMES, "stage")
-    if names_file and value.endswith(_FILES):  # `--config sft.yaml`, `-c sft.yaml`
-        if written != "stage":
-            typed.foreign.append(written)
-        _take_file(typed, Path(value))
+    if _take_named_file(typed, written, value):
         return
     written, value = _write_out(written, value)
     own = _own_key(written)
+    if own == "trainer" and value not in group_options("trainer") and _take_method(typed, value):
+        typed.foreign.append(written)
+        typed.notes.append(f"there is no trainer {value}")
+        return
     is_unknown_stage = own == "stage" and value not in group_options("stage")
     if written.startswith("-") or own is None or is_unknown_stage:
         typed.foreign.append(written)
     name = _find_setting(written)
+    if own is None and name not in (_normalize_name(written), "stage"):
+        own = _own_key(name)  # `--modle demo`
     if own is None and _take_of_machines(typed, name, value):
         return
     if own in ("data", "data.mix") and value.startswith(("[", "{")):
@@ -227,6 +244,18 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     else:
         _note_name(typed, written, name)
         typed.settings[name] = read_value(name, value)
+
+
+def _take_named_file(typed: TypedLine, written: str, value: str) -> bool:
+    """Take `--config sft.yaml` or `-c sft.yaml`; return whether it is one."""
+    short = _SHORT.fullmatch(written)
+    names_file = short is not None or _normalize_name(written) in (*_FILE_NAMES, "stage")
+    if not names_file or not value.endswith(_FILES):
+        return False
+    if written != "stage":
+        typed.foreign.append(written)
+    _take_file(typed, Path(value))
+    return True
 
 
 def _write_out(written: str, value: str) -> tuple[str, str]:
@@ -256,6 +285,8 @@ def _take_of_machines(typed: TypedLine, name: str, value: str) -> bool:
         typed.is_dry |= is_on and name in _DRY
         if is_on and name in _ON_SLURM:
             typed.verb = "submit"
+    elif typed.verb == "preview" and name in _OF_PREVIEW:
+        typed.overrides["n"] = value
     elif name == "gres":
         _take_gres(typed, value)
     elif name in _OF_ALL_MACHINES and value.isdigit():
@@ -311,11 +342,14 @@ def _take_data(typed: TypedLine, value: str) -> None:
 
 
 def _take_model(typed: TypedLine, own: str | None, value: str) -> None:
-    """Read a model. A model group of launch is kept; Qwen's hub ids follow from the names of its
-    models.
-    """
+    """Take a model: a group of launch stays one. Qwen's hub ids follow from its names."""
+    is_group = value in group_options("model") and not Path(value).exists()
     if own == "model" and value in group_options("model"):
         typed.overrides["model"] = value
+        return
+    if own is None and is_group:
+        typed.overrides["model"] = value
+        typed.notes.append(f"{value} is the model group of launch, model={value}")
         return
     is_path = value.startswith(("/", "~", "./")) and not Path(value).expanduser().is_dir()
     hub_id = hub_id_of(Path(value).name if is_path else value)
@@ -387,7 +421,9 @@ def _find_setting(written: str) -> str:
     for name in (plain.replace(".", "_"), plain.rpartition(".")[2]):
         if name in known:
             return name
-    near = nearest(plain.rpartition(".")[2], known, limit=1, cutoff=0.75)
+    last = plain.rpartition(".")[2]
+    swapped = [name for name in sorted(known) if sorted(name) == sorted(last)]
+    near = swapped or nearest(last, known, limit=1, cutoff=0.75)
     return near[0] if near else plain.replace(".", "_")
 
 

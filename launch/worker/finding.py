@@ -75,7 +75,15 @@ class Fix:
     def __str__(self) -> str:
         if not self.actions:
             return self.sentence
-        return _PLACE_OF_ACTION.sub(lambda place: str(self.actions[int(place[1])]), self.sentence)
+        return _PLACE_OF_ACTION.sub(self._show_action, self.sentence)
+
+    def _show_action(self, place: re.Match[str]) -> str:
+        """Return an action as a shell takes it: a list of data sets in quotes."""
+        action = self.actions[int(place[1])]
+        is_quoted = self.sentence[: place.start()].endswith("'")
+        if is_quoted or not action.sets:
+            return str(action)
+        return " ".join(f"'{item}'" if "{" in item else item for item in action.sets)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from launch.config.line import (
     CommandLine,
+    is_later_rank,
     override_key,
+    overrides_of_ranks,
     parse_line,
     refuse_rank,
 )
@@ -262,3 +264,36 @@ def test_a_rank_of_another_launcher_starts_nothing(words: tuple[str, ...], comma
         refuse_rank(
             harmless, rank if harmless.verb == "plan" else {"ACCELERATE_MIXED_PRECISION": "bf16"}
         )
+
+
+@pytest.mark.parametrize(
+    ("environ", "overrides"),
+    [
+        ({}, []),
+        ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}, ["gpus=2"]),
+        ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, ["gpus=4", "nodes=2"]),
+        (
+            {
+                "LOCAL_RANK": "0",
+                "WORLD_SIZE": "4",
+                "ACCELERATE_USE_DEEPSPEED": "true",
+                "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3",
+                "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu",
+            },
+            ["gpus=4", "parallel=zero3_offload"],
+        ),
+    ],
+)
+def test_the_ranks_of_another_launcher_are_overrides(
+    environ: dict[str, str], overrides: list[str]
+) -> None:
+    assert overrides_of_ranks(["stage=sft"], environ) == overrides
+    assert overrides_of_ranks(["gpus=8", "nodes=1", "parallel=ddp"], environ) == []
+
+
+def test_the_first_rank_speaks_for_all() -> None:
+    assert not is_later_rank({})
+    assert not is_later_rank({"RANK": "1"})  # of a node, as Kubernetes sets it
+    assert not is_later_rank({"LOCAL_RANK": "0", "RANK": "0"})
+    assert is_later_rank({"LOCAL_RANK": "1", "RANK": "1"})
+    assert is_later_rank({"LOCAL_RANK": "0", "RANK": "4"})

@@ -31,6 +31,8 @@ def convert(path: Path, columns: dict[str, str] | None = None) -> list[dict[str,
     ("row", "columns", "label"),
     [
         ({**ANSWER, "label": True}, None, True),
+        ({**ANSWER, "label": "True"}, None, True),  # as pandas writes a CSV file
+        ({**ANSWER, "label": "False "}, None, False),
         ({**ANSWER, "label": False}, None, False),
         ({**ANSWER, "kto_tag": 0}, None, False),
         ({**ANSWER, "feedback": 1.0}, None, True),
@@ -69,7 +71,7 @@ def test_a_label_is_read(
     ("row", "id", "named"),
     [
         (ANSWER, "data_label", "data.columns.label=MY_COLUMN"),
-        ({**ANSWER, "label": "true"}, "data_label", "data.columns.label=label:true/false"),
+        ({**ANSWER, "label": "yes"}, "data_label", "data.columns.label=label:GOOD/BAD"),
         ({**ANSWER, "kto_tag": "no"}, "data_label", "data.columns.label=kto_tag:GOOD/BAD"),
         ({**ANSWER, "label": 4}, "data_label", "4"),
         ({**ANSWER, "label": [True]}, "data_label", "a list"),
@@ -126,9 +128,7 @@ def test_what_named_texts_do_not_have_is_refused(tmp_path: Path, value: object) 
 def test_the_cure_of_a_text_is_what_reads_it(tmp_path: Path) -> None:
     rows = [["prompt", "completion", "label"], ["Hi", "No", "False"]]
     table = write_csv(tmp_path / "rows.csv", rows)
-    with pytest.raises(UserError) as refused:
-        convert(table)
-    assert "data.columns.label=label:true/false" in str(refused.value.problems[0].cure)
+    assert convert(table)[0]["label"] is False
     assert convert(table, {"label": "label:true/false"})[0]["label"] is False
     with pytest.raises(UserError) as other:
         convert(table, {"label": "label:up/down"})
@@ -216,7 +216,6 @@ def test_a_turn_that_was_not_chosen_is_not_learnt(tmp_path: Path) -> None:
     [
         ({"label": "good"}, "GOOD/BAD"),
         ({"feedback": "up"}, "GOOD/BAD"),
-        ({"label": "False"}, "true/false"),
         ({"feedback": "0"}, "1/0"),
         ({"label": {"class": 3}, "feedback": "down"}, "GOOD/BAD"),
     ],

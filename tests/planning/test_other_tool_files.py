@@ -18,6 +18,7 @@ from launch.config.line import parse_line
 from launch.config.other_tool_files import recognise_tool
 from launch.errors import UserError
 from launch.planning.build import plan_line
+from launch.planning.other_tool_files import translate_file
 from launch.worker.finding import Finding
 
 TABLE: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
@@ -40,6 +41,16 @@ def answer_to(folder: Path, settings: dict[str, Any], *overrides: str) -> Findin
     return problem
 
 
+def _plans(answer: str) -> bool:
+    """Return whether the line of an answer plans."""
+    command = answer.partition("the rest of it is here: `")[2].partition("`")[0]
+    try:
+        plan_line(parse_line(shlex.split(command)[1:], ["plan"]))
+    except UserError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(("tool", "name", "case"), CASES, ids=IDS)
 def test_the_line_trains_with_the_numbers_of_the_file(
     tool: str, name: str, case: dict[str, Any], tmp_path: Path
@@ -52,9 +63,11 @@ def test_the_line_trains_with_the_numbers_of_the_file(
     assert recognise_tool(case["file"]) == tool and tool in problem.message
     answer = str(problem.cure)
     if "missing" in case:
-        assert "cannot be planned" in answer and case["missing"] in answer
+        missing = answer.partition("this is missing")[2].partition("the rest of it is here")[0]
+        assert case["missing"] in missing
+        assert _plans(answer) != ("cannot be planned" in answer)
         return
-    assert "cannot be planned" not in answer
+    assert "this is missing" not in answer
     assert case.get("differs", "") in answer.partition("what differs")[2]
     command = str(problem.cure and problem.cure.actions[0].runs)
     plan = plan_line(parse_line(shlex.split(command)[1:], ["plan"]))
@@ -104,3 +117,66 @@ def test_what_the_line_sets_wins(tmp_path: Path) -> None:
 )
 def test_the_tool_of_a_file_is_known_by_its_keys(names: tuple[str, ...], tool: str | None) -> None:
     assert recognise_tool(names) == tool
+
+
+# What a key of a file stands for where it changes nothing: a value that is the tool's default here.
+_DEFAULTS = (None, False, "none", "no", 0, 0.0, [], "auto", "", 1)
+
+
+def _without(settings: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != key}
+
+
+EXAMPLES = [case for case in CASES if case[1] == next(iter(TABLE[case[0]]))]
+
+
+@pytest.mark.parametrize(("tool", "name", "case"), EXAMPLES, ids=[tool for tool, *_ in EXAMPLES])
+def test_every_key_of_a_file_is_translated_or_named(
+    tool: str, name: str, case: dict[str, Any], tmp_path: Path
+) -> None:
+    """A file with further keys about evaluation, checkpoints and its folder, too: without a key the
+    answer is another one, or names it.
+    """
+    settings = {
+        **case["file"],
+        "output_dir": "./out",
+        "run_name": "first",
+        "logging_steps": 25,
+        "resume_from_checkpoint": "out/checkpoint-1",
+    }
+    if tool == "axolotl":
+        settings |= {"evals_per_epoch": 4, "saves_per_epoch": 1}
+    else:
+        settings |= {"eval_strategy": "steps", "eval_steps": 7, "save_strategy": "epoch"}
+    if "dataset_info" in case:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "dataset_info.json").write_text(json.dumps(case["dataset_info"]))
+    translated = _translated(settings, tool, tmp_path)
+    lost = [
+        key
+        for key, value in settings.items()
+        if value not in _DEFAULTS
+        and key not in translated
+        and translated == _translated(_without(settings, key), tool, tmp_path)
+    ]
+    kept = _of_defaults(lost, settings, tool, tmp_path)
+    assert [key for key in lost if key not in kept] == []
+
+
+def _translated(settings: dict[str, Any], tool: str, folder: Path) -> str:
+    """Return the line and the remarks of a translation, without planning it."""
+    translation = translate_file(settings, tool, folder / "theirs.yaml")
+    return " ".join([*translation.lines, *translation.remarks, *translation.missing])
+
+
+def _of_defaults(keys: list[str], settings: dict[str, Any], tool: str, folder: Path) -> list[str]:
+    """Return the keys whose value is the tool's default: another value changes the line."""
+    line = _translated(settings, tool, folder)
+    return [
+        key
+        for key in keys
+        if any(
+            line != _translated({**settings, key: other}, tool, folder)
+            for other in (3, 0.3, "other", True, False)
+        )
+    ]

@@ -95,6 +95,8 @@ TRL_SFT = ("stage=sft", "gpus=8", "trainer=trl_sft")
         ("shape_mismatch", ("stage=sft", "model.shape.parameters=1e9")),
         ("ignored_flag", ("stage=sft", "flags.max_train_samples=5")),
         ("visible_gpus", ("stage=sft", "gpus=8")),
+        ("no_effect", ("stage=sft", "recipe.epochs=3", "recipe.max_steps=10")),
+        ("repeated_rows", ("stage=sft", "data.fraction=30")),
     ],
 )
 def test_a_plans_warnings_have_the_severity_of_warnings(

@@ -87,6 +87,8 @@ PLAN_RULES: tuple[PlanRule[Plan], ...] = (
     rlvr.slurm_has_cpus_for_ray,
     whole_plan.packed_rows_have_flash_attention,
     whole_plan.tuned_settings_were_measured_here,
+    whole_plan.epochs_decide_the_end,
+    whole_plan.fraction_is_a_share,
 )
 # All of them, as the page of rules and `allow` have them.
 RULES: tuple[PlanRule[SettingsCase] | PlanRule[FlagsCase] | PlanRule[Plan], ...] = (

@@ -46,7 +46,10 @@ def window_has_room_for_prompts(case: SettingsCase) -> Iterator[Finding]:
         f"recipe.response_length={response} leaves no room for a prompt in "
         f"recipe.max_seq_length={recipe.max_seq_length}"
     )
-    cure = "max_seq_length is prompt plus response"
+    cure = Fix.of(
+        "max_seq_length is prompt plus response: set {0}",
+        f"recipe.response_length={max(1, recipe.max_seq_length // 2)}",
+    )
     yield failed(message, cure, case.locate("recipe.response_length"))
 
 

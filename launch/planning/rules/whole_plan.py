@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launch.config.kinds import Kind
+from launch.config.origins import Origin
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Device, Launcher
 from launch.planning.attention import choose_attention, is_flash_or_unknown, packed_cost
@@ -165,3 +166,32 @@ def _measured_on(plan: Plan) -> dict[str, object]:
         "max_seq_length": sequence_limit(plan.config, plan.flags),
         **plan.machine.versions,
     }
+
+
+@plan_rule("no_effect", severity="warning")
+def epochs_decide_the_end(plan: Plan) -> Iterator[Finding]:
+    """recipe.max_steps ends a run, however many passes recipe.epochs sets."""
+    recipe = plan.config.recipe
+    epochs = plan.origins.of("recipe.epochs")
+    if recipe.max_steps is None or epochs.origin != Origin.override:
+        return
+    message = (
+        f"recipe.epochs={recipe.epochs} has no effect: recipe.max_steps={recipe.max_steps} ends "
+        "the run"
+    )
+    cure = Fix.of("set {0} to train whole passes", "recipe.max_steps=null")
+    yield warned(message, cure, epochs.where)
+
+
+@plan_rule("repeated_rows", severity="warning")
+def fraction_is_a_share(plan: Plan) -> Iterator[Finding]:
+    """data.fraction is a share of the rows: above 1 each of them is trained on several times."""
+    fraction = plan.config.data.fraction
+    if fraction <= 1:
+        return
+    message = (
+        f"data.fraction={fraction:g} is a share of the rows, not a number: an epoch has each row "
+        f"{fraction:g} times"
+    )
+    cure = "set a share of at most 1; recipe.epochs repeats the data"
+    yield warned(message, cure, plan.origins.of("data.fraction").where)

@@ -10,8 +10,8 @@ import pytest
 
 from launch.check.machine.disk import (
     checkpoint_count,
-    keeps_unknown_count,
     find_model_size,
+    keeps_unknown_count,
     written_bytes,
 )
 from launch.check.machine.rule import Host
