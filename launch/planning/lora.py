@@ -10,7 +10,7 @@ from typing import Any
 from launch.config.recipe_keys import KEYS, AdapterStart, Quantization, recipe_mapping
 from launch.config.schema import RootConfig
 from launch.planning.adapter import Adapter
-from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
+from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape, layer_of_weight
 from launch.planning.recipe import map_recipe_key
 
 ALL_LINEAR = "all-linear"
@@ -54,11 +54,11 @@ class Lora:
         )
 
     def count_parameters(self, shape: ModelShape) -> int:
-        """Count the adapter's parameters: rank x (inputs + outputs) of every adapted layer, and
-        DoRA's length of each output.
+        """Count the adapter's parameters: rank x (inputs + outputs) of every adapted layer or weight,
+        and DoRA's length of each output.
         """
         inputs_and_outputs = 0
-        for name in self.layer_names(shape.matrices):
+        for name in (*self.layer_names(shape.matrices), *self.weight_names()):
             inputs_and_outputs += sum(shape.matrices[name])
         lengths = self.count_outputs(shape) if self.dora else 0
         return shape.layers * (self.rank * inputs_and_outputs + lengths)
@@ -83,6 +83,18 @@ class Lora:
     def count_layers(self, shape: ModelShape) -> int:
         """Count the layers of a block that get an adapter."""
         return len(self.layer_names(shape.matrices))
+
+    def weight_names(self) -> list[str]:
+        """Return those of a block's layers whose weight itself gets an adapter, each once."""
+        names = map(layer_of_weight, self.target_parameters or ())
+        return sorted({name for name in names if name is not None})
+
+    def unknown_parameter(self) -> str | None:
+        """Return the first of `target_parameters` that is not the weight of a layer of each block."""
+        for parameter in self.target_parameters or ():
+            if layer_of_weight(parameter) is None:
+                return parameter
+        return None
 
     def layer_names(self, matrices: Mapping[str, tuple[int, int]]) -> list[str]:
         """Return those of a block's layers that get an adapter."""

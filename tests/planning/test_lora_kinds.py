@@ -85,16 +85,52 @@ def test_the_memory_of_each_kind() -> None:
     assert of_head == pytest.approx(12 * HEAD / 4 / gib)  # DeepSpeed's fp32 weights and moments
 
 
+WEIGHTS = (
+    "recipe.lora.targets=[q_proj,k_proj,v_proj,o_proj,up_proj]",
+    "recipe.lora.target_parameters=[gate_proj.weight,mlp.down_proj.weight]",
+)
+
+
+def test_the_memory_of_an_adapter_of_weights() -> None:
+    gib = 1 << 30
+    block = 2 * 4096 * 14336 * 2  # bytes of both weights
+    plain = memory(planned(*LORA))
+    weights = memory(planned(*LORA, *WEIGHTS))
+    assert weights.optimizer == plain.optimizer
+    kept = "recipe.gradient_checkpointing=true"
+    of_layer = memory(planned(*LORA, kept, *WEIGHTS)).total - memory(planned(*LORA, kept)).total
+    assert 0.9 * block < of_layer * gib < 2.1 * block  # of one layer, and backward's temporaries
+    whole = "recipe.gradient_checkpointing=false"
+    of_all = memory(planned(*LORA, whole, *WEIGHTS)).total - memory(planned(*LORA, whole)).total
+    assert 0.9 * 32 * block < of_all * gib < 1.1 * 32 * block
+
+
 @pytest.mark.parametrize(
-    "override",
+    ("overrides", "reason"),
     [
-        "recipe.lora.target_parameters=[mlp.experts.gate_up_proj]",
-        "recipe.lora.modules_to_save=[router]",
+        (
+            "recipe.lora.target_parameters=[mlp.experts.gate_up_proj]",
+            "'mlp.experts.gate_up_proj' of recipe.lora.target_parameters",
+        ),
+        (
+            "recipe.lora.targets=[q_proj] recipe.lora.target_parameters=[v_proj.weight,weight]",
+            "'weight' of recipe.lora.target_parameters",
+        ),
+        (
+            "recipe.lora.targets=[q_proj] recipe.lora.target_parameters=[mlp.v_proj.weight]",
+            "'mlp.v_proj.weight' of recipe.lora.target_parameters",
+        ),
+        (f"{' '.join(WEIGHTS)} recipe.lora.quantize=nf4", "target_parameters of 4-bit weights"),
+        (f"{' '.join(WEIGHTS)} parallel=zero3", "target_parameters under ZeRO-3"),
+        ("recipe.lora.modules_to_save=[router]", "recipe.lora.modules_to_save"),
     ],
 )
-def test_what_no_shape_has_is_unknown(override: str) -> None:
-    found = forecast_memory(planned(*LORA, override), {}, card=None, lengths=None, flash=False)
-    assert found.worst is None and override.partition("=")[0] in found.why
+def test_what_is_not_counted_is_unknown(overrides: str, reason: str) -> None:
+    words = overrides.split()
+    gpus = "gpus=2" if "parallel=zero3" in words else "gpus=1"
+    plan = planned("stage=lora_sft", gpus, "recipe.lora.rank=16", *words)
+    found = forecast_memory(plan, {}, card=None, lengths=None, flash=False)
+    assert found.worst is None and reason in found.why
 
 
 @pytest.mark.parametrize(
@@ -106,6 +142,7 @@ def test_what_no_shape_has_is_unknown(override: str) -> None:
         ("recipe.lora.init=olora gpus=2 parallel=zero3", "lora_init_splits_weights"),
         ("recipe.lora.target_parameters=[a] recipe.lora.dropout=0.1", "lora_of_parameters"),
         ("recipe.lora.target_parameters=[a] recipe.lora.dora=true", "lora_of_parameters"),
+        ("recipe.lora.target_parameters=[q_proj.weight]", "lora_names"),
         ("recipe.lora.modules_to_save=lm_head", "lora_names"),
         ("recipe.lora.modules_to_save=[q_proj]", "lora_names"),
         ("recipe.lora.rank=null recipe.lora.dora=true", "lora_without_rank"),

@@ -109,6 +109,17 @@ def cast_weight_bytes(setting: MemorySetting) -> float:
     return 0.0
 
 
+def summed_weight_bytes(setting: MemorySetting) -> float:
+    """Return the bytes that a layer saves of its weights that have an adapter themselves.
+
+    Their sum with B @ A, in their own type, takes part in the forward pass in their place, and the
+    gradient of its input needs it (peft/tuners/lora/layer.py, ParamWrapper._activate_lora). The first
+    layer's queries, keys and values have no such gradient without checkpointing, and save less.
+    """
+    weights = setting.adapter.weights if setting.adapter else ()
+    return float(setting.element * sum(weights))
+
+
 def layer_bytes(setting: MemorySetting) -> float:
     """Return the bytes that one layer saves when it is not checkpointed; those of a sliding layer,
     if the others have no mask.
@@ -124,7 +135,8 @@ def layer_bytes(setting: MemorySetting) -> float:
         return setting.tokens * (setting.element * widths + 4 * shape.heads) + mask_bytes(setting)
     norms = 2 * norm_bytes(setting.shape.hidden, setting)
     per_token = norms + attention_bytes(setting) + mlp_bytes(setting) + input_copy_bytes(setting)
-    return setting.tokens * per_token + mask_bytes(setting)
+    of_weights = summed_weight_bytes(setting)
+    return setting.tokens * per_token + mask_bytes(setting) + of_weights
 
 
 def shared_bytes(setting: MemorySetting) -> float:

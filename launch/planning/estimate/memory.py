@@ -199,7 +199,7 @@ def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment,
         "last layer",
         gradients=trained,
         activations=layers_bytes(setting) + recomputed + mlp_backward_bytes(setting),
-        logits=unpacked + dora_bytes(setting, adapter),
+        logits=unpacked + dora_bytes(setting, adapter) + summing_bytes(setting, adapter),
         buffers=bucket_bytes(setting) + gathered,
     )
     step = _Moment("step", gradients=trained)
@@ -250,6 +250,15 @@ def dora_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
     for inputs, outputs in setting.shape.matrices.values():
         sizes.append(width * inputs * (inputs + outputs) + 2 * setting.element * inputs * outputs)
     return float(max(sizes))
+
+
+def summing_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
+    """Return the bytes of backward's temporaries for the largest weight that has an adapter itself:
+    the gradient of its sum with B @ A, and that of the product before it is scaled, in fp32 where
+    autocast does not turn A and B into bf16.
+    """
+    width = 4 if adapter.casts else setting.element
+    return float(2 * width * max(adapter.weights, default=0))
 
 
 def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:

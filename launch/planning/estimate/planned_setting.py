@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from launch.planning.estimate.setting import (
 )
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import values_of
+from launch.planning.lora import Lora
 from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
 from launch.planning.vllm_server import planned_server
@@ -320,9 +322,9 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         raise UnknownMemoryError(
             "the estimate does not cover a module of recipe.lora.modules_to_save"
         )
-    if lora.target_parameters:
-        raise UnknownMemoryError("the estimate does not cover recipe.lora.target_parameters")
     quantized = lora.quantize == Quantization.nf4
+    if lora.target_parameters:
+        _require_known_weights(plan, lora)
     is_trl = plan.config.trainer.family == Family.trl
     fp32 = not (is_trl and quantized) and plan.parallel.zero_stage != 3
     casts_inputs = fp32 and (
@@ -341,4 +343,22 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         whole=whole[0],
         whole_embedding=whole[1],
         other_bytes=4 if quantized and not is_trl else 2,
+        weights=tuple(math.prod(shape.matrices[name]) for name in lora.weight_names()),
     )
+
+
+def _require_known_weights(plan: Plan, lora: Lora) -> None:
+    """Check that the estimate covers the parameters that have an adapter. Raises
+    UnknownMemoryError.
+    """
+    key = "recipe.lora.target_parameters"
+    unknown = lora.unknown_parameter()
+    if unknown is not None:
+        raise UnknownMemoryError(
+            f"the estimate does not cover '{unknown}' of {key}: it is not the weight of a linear "
+            "layer of every block, such as q_proj.weight"
+        )
+    if lora.quantize != Quantization.none:
+        raise UnknownMemoryError(f"the estimate does not cover {key} of 4-bit weights")
+    if plan.parallel.zero_stage == 3:
+        raise UnknownMemoryError(f"the estimate does not cover {key} under ZeRO-3")

@@ -44,6 +44,8 @@ class AdapterSetting:
     whole_embedding: float = 0.0
     # The bytes of each other frozen weight; upstream's QLoRA raises these to fp32 (finetune.py:620).
     other_bytes: int = 2
+    # The sizes of a block's weights that have an adapter themselves (recipe.lora.target_parameters).
+    weights: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,18 @@ _FULL_EVERY = {"olmo3": 4}
 
 # The linear layers of each block.
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_OF_MLP = ("gate_proj", "up_proj", "down_proj")
+
+
+def layer_of_weight(parameter: str) -> str | None:
+    """Return the linear layer of each block whose weight has a name that ends with `parameter`, such
+    as `q_proj.weight` or `self_attn.q_proj.weight`; None for the name of anything else.
+    """
+    path, _, last = parameter.rpartition(".")
+    part, _, layer = path.rpartition(".")
+    if last != "weight" or layer not in LINEAR_LAYERS:
+        return None
+    return layer if part in ("", "mlp" if layer in _OF_MLP else "self_attn") else None
 
 
 @dataclass(frozen=True)

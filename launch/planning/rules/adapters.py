@@ -73,7 +73,7 @@ def adapted_layers_exist(case: SettingsCase) -> Iterator[Finding]:
 @plan_rule("lora_names")
 def names_beside_the_layers_are_lists(case: SettingsCase) -> Iterator[Finding]:
     """PEFT takes a text in the place of a list for a pattern, or for its single letters, and a module
-    that is trained as a whole has no adapter besides.
+    that is trained as a whole, or a weight with an adapter, has none of its layer besides.
     """
     if case.lora is None:
         return
@@ -92,6 +92,16 @@ def names_beside_the_layers_are_lists(case: SettingsCase) -> Iterator[Finding]:
         adapted = set(case.shape.matrices) if case.shape is not None else set(LINEAR_LAYERS)
     else:
         adapted = {name.rpartition(".")[2] for name in case.lora.targets}
+    twice = [name for name in case.lora.weight_names() if name in adapted]
+    if twice:
+        key = "recipe.lora.target_parameters"
+        message = f"PEFT refuses an adapter of {twice[0]}'s weight beside one of {twice[0]} itself"
+        others = [name for name in LINEAR_LAYERS if name in adapted and name not in twice]
+        cure: Fix | str = f"leave {twice[0]} out of {key} or of {_TARGETS}"
+        if others:
+            cure = Fix.of("set {0}", f"{_TARGETS}=[{','.join(others)}]")
+        yield failed(message, cure, case.locate(key))
+        return
     both = sorted(whole & adapted)
     if both:
         key = "recipe.lora.modules_to_save"
