@@ -125,20 +125,22 @@ def read_sections(file: Path = _FILE) -> Mapping[str, Any]:
 
 
 @cache
-def load_table(file: Path = _FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
-    """Read the rows, and the verb that each word of another tool stands for.
-
-    Raises TypeError for an unknown field of a row.
-    """
-    content = read_sections(file)
+def load_rows(file: Path = _FILE) -> tuple[OtherToolKey, ...]:
+    """Read the rows. Raises TypeError for an unknown field of a row."""
     rows: list[OtherToolKey] = []
-    for row in content["rows"]:
+    for row in read_sections(file)["rows"]:
         rows += _rows_of_recipe() if row == _RECIPE_KEYS else [OtherToolKey(**row)]
+    return tuple(rows)
+
+
+@cache
+def load_verbs(file: Path = _FILE) -> Mapping[str, str]:
+    """Read launch's verb for each word that another tool has for it."""
     verbs = {}
-    for verb, words in content["verbs"].items():
+    for verb, words in read_sections(file)["verbs"].items():
         for word in words:
             verbs[word] = verb
-    return tuple(rows), verbs
+    return verbs
 
 
 def _rows_of_recipe() -> list[OtherToolKey]:
@@ -175,7 +177,7 @@ def explain_value(key: str, value: str) -> Fix | None:
     """Return the cure for another tool's value of launch's own key, `parallel=3`: `set
     parallel=zero3`.
     """
-    rows, _ = load_table()
+    rows = load_rows()
     for row in rows:
         overrides = row.of_value(value)
         is_switch = value.lower() in ("true", "false") and bool(
@@ -201,7 +203,7 @@ def explain_like(name: str, value: str | None) -> Fix | None:
     if not value:
         return None
     known = set(_own_keys())
-    rows, _ = load_table()
+    rows = load_rows()
     for row in rows:
         known.update(row.names)
     last_part = name.rpartition(".")[2]
@@ -258,7 +260,7 @@ def explain_name(name: str, value: str | None) -> Fix | None:
 
 def _find_row(parts: Sequence[str]) -> OtherToolKey | None:
     """Return the row of a dotted name: `datasets.0.path` is datasets_path before it is path."""
-    rows, _ = load_table()
+    rows = load_rows()
     for name in ("_".join(parts), *parts[-1:]):
         for row in rows:
             if name in row.names:
@@ -278,7 +280,7 @@ def find_verb(word: str, *, near: bool = False) -> str | None:
     """Return the verb that another tool's word stands for: `train` is `run`. With `near`, words that
     are like one count too.
     """
-    _, verbs = load_table()
+    verbs = load_verbs()
     similar = nearest(word.lower(), verbs, limit=1, cutoff=0.75 if near else 1.0)
     return verbs[similar[0]] if similar else None
 
@@ -287,7 +289,7 @@ def known_names(topic: str | None = None) -> set[str]:
     """Return the names that the table answers, or those of one topic; launch's own keys without
     their group are among all of them.
     """
-    rows, _ = load_table()
+    rows = load_rows()
     names: set[str] = set() if topic else set(_own_keys())
     for row in rows:
         if topic in (None, row.topic):

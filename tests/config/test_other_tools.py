@@ -15,13 +15,13 @@ from launch import resources
 from launch.commands.verbs import VISIBLE
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
-from launch.config.other_commands import load_verbs
 from launch.config.other_tools import (
     OTHER_TOOLS,
     OtherToolKey,
     explain_like,
     explain_name,
     load_rows,
+    load_verbs,
 )
 from launch.errors import UserError
 from launch.worker.finding import Action
