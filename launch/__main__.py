@@ -129,13 +129,13 @@ def _mistaken_path(error: OSError | RuntimeError) -> Finding | None:
 def _run_verb(arguments: list[str]) -> int:
     """Run the verb that the line begins with, `run` without one; return its exit code."""
     first = arguments[0] if arguments else "help"
-    if is_later_rank(os.environ) and first != "node":
-        return EXIT_DONE
     verb = VERBS.get(_OPTIONS.get(first, first))
     end = arguments.index("--") if "--" in arguments else len(arguments)
     asks_help = not _HELP.isdisjoint(arguments[1:end])
     if verb is not None and not verb.composes and not asks_help:
         return _run_with_arguments(verb, arguments)
+    if is_later_rank(os.environ) and first != "node":
+        return _leave_to_first_rank(first)
     try:
         line = parse_line(arguments, list(VERBS), VISIBLE)
     except UserError as error:
@@ -149,6 +149,16 @@ def _run_verb(arguments: list[str]) -> int:
         return VERBS[line.verb].function()(line)
     except UserError as error:
         raise _explained(arguments, line, error) from error
+
+
+def _leave_to_first_rank(verb: str) -> int:
+    """Return the exit code of another rank of torchrun or accelerate than the first, which plans the
+    line or refuses it.
+    """
+    if verb == "plan":
+        return EXIT_DONE
+    notify("this is not the first rank: it starts nothing, and the first one answers")
+    return EXIT_REFUSED
 
 
 def _explained(arguments: list[str], line: CommandLine | None, error: UserError) -> UserError:
@@ -181,6 +191,8 @@ def _explain_options(verb: Verb, arguments: list[str], problem: Finding) -> Fix 
     if verb.name == "new":
         if problem.id == "usage":
             return None
+        if problem.id == "data_no_files" and "," not in " ".join(arguments):
+            return None  # a file that is missing, and no list of files
         from launch.planning.other_tool_new import explain_new
 
         return explain_new(arguments[1:])

@@ -63,14 +63,16 @@ class Translation:
         missing = "; ".join(self.missing)
         if self.missing and self.plans:
             opening = f"this is missing, and the stage's own stands in for it: {missing}"
-            opening += ". the rest of it is here: {0}"
+            opening += ". the command without it: {0}"
         elif self.missing:
             opening = f"it cannot be planned yet, because this is missing: {missing}"
-            opening += ". the rest of it is here: {0}"
+            opening += ". the command without it: {0}"
         elif self.tool == LINE:
-            opening = "here it is this, with the stage's own values for all that it leaves out: {0}"
+            opening = (
+                "the equivalent command, with the stage's own values for all that it omits: {0}"
+            )
         else:
-            opening = "the same training is here: {0}"
+            opening = "the equivalent command: {0}"
         return Fix.of(". ".join([opening, *self.remarks]), f"$ {command}")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from launch.__main__ import main
 from launch.config.line import (
     CommandLine,
     is_later_rank,
@@ -297,3 +298,37 @@ def test_the_first_rank_speaks_for_all() -> None:
     assert not is_later_rank({"LOCAL_RANK": "0", "RANK": "0"})
     assert is_later_rank({"LOCAL_RANK": "1", "RANK": "1"})
     assert is_later_rank({"LOCAL_RANK": "0", "RANK": "4"})
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["plan", "stage=demo"], 0),  # the first rank prints the plan
+        (["run", "stage=demo"], 2),
+        (["submit", "stage=demo"], 2),  # once is enough
+        (["stage=demo"], 2),
+    ],
+)
+def test_another_rank_starts_nothing(
+    words: list[str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "1")
+    assert main(words) == code
+    printed = capsys.readouterr()
+    assert printed.out == "" and len(printed.err.splitlines()) == (1 if code else 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_verbs_that_start_nothing_work_in_every_rank(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "1")
+    assert main(["status", f"runs={tmp_path}"]) == 0
+    assert "no runs" in capsys.readouterr().out

@@ -174,7 +174,7 @@ def test_a_model_that_would_be_exported_as_another_is_not_trained(
     rows = tiny_stage.make_function_rows(tmp_path / "data")
     data = dict(zip(STAGES, rows, strict=True))[kind]
     line = (*STAGES[kind], *SHAPE, f"model.path={model}", f"data.mix=[{{name: {data}}}]")
-    code, told = finish(tmp_path, *line, "processes=1", "name=other")
+    code, told = finish(tmp_path, *line, "name=other")
     assert code == 3, told
     assert "refuted_architecture" in told and named in told
     assert not (tmp_path / "runs" / kind / "other" / "metrics.jsonl").exists()

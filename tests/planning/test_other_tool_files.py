@@ -43,7 +43,7 @@ def answer_to(folder: Path, settings: dict[str, Any], *overrides: str) -> Findin
 
 def _plans(answer: str) -> bool:
     """Return whether the line of an answer plans."""
-    command = answer.partition("the rest of it is here: `")[2].partition("`")[0]
+    command = answer.partition("the command without it: `")[2].partition("`")[0]
     try:
         plan_line(parse_line(shlex.split(command)[1:], ["plan"]))
     except UserError:
@@ -63,7 +63,7 @@ def test_the_line_trains_with_the_numbers_of_the_file(
     assert recognise_tool(case["file"]) == tool and tool in problem.message
     answer = str(problem.cure)
     if "missing" in case:
-        missing = answer.partition("this is missing")[2].partition("the rest of it is here")[0]
+        missing = answer.partition("this is missing")[2].partition("the command without it")[0]
         assert case["missing"] in missing
         assert _plans(answer) != ("cannot be planned" in answer)
         return
