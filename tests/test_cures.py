@@ -178,7 +178,7 @@ def test_a_way_that_the_line_contradicts_is_left_out() -> None:
         (
             "plan stage=sft device=mps --fp16 True",
             [
-                "remove it: the precisions here are bf16 and fp32 (recipe.precision)",
+                "there is no fp16 here, and bf16 takes as much memory: set recipe.precision=bf16",
                 "set device=cpu",
             ],
         ),
