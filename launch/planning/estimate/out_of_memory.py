@@ -33,6 +33,8 @@ _NEXT_MODE = {
     Mode.zero3: Mode.zero3_offload,
 }
 
+_SHARD_WEIGHTS = (Mode.zero3, Mode.zero3_offload)
+
 
 @dataclass(frozen=True)
 class Remedy:
@@ -72,9 +74,7 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
 
     Each change other than that of the batch size is tried with as many samples as possible first.
     """
-    modes = [setting.mode]
-    while setting.ranks > 1 and modes[-1] in _NEXT_MODE:
-        modes.append(_NEXT_MODE[modes[-1]])
+    modes = _modes(setting)
     yield from _candidates_of_modes(setting, modes, liger=liger)
     for autocast in sorted({setting.autocast, False}, reverse=True):
         for optimizer in _smaller_optimizers(setting):
@@ -82,6 +82,22 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
             if smaller == setting:
                 continue
             yield from _candidates_of_modes(smaller, modes[:1], liger=liger)
+
+
+def _modes(setting: MemorySetting) -> list[Mode]:
+    """Return the parallel mode of the setting, and those that may need less memory, in order.
+
+    One rank has nobody to share with: DeepSpeed's copies in fp32 cost more there than it saves.
+    """
+    modes = [setting.mode]
+    if setting.ranks == 1 and setting.mode in _NEXT_MODE:
+        modes += [Mode.single, Mode.zero3_offload]
+    while setting.ranks > 1 and modes[-1] in _NEXT_MODE:
+        modes.append(_NEXT_MODE[modes[-1]])
+    if setting.can_shard_weights:
+        return modes
+    whole = [mode for mode in modes if mode == setting.mode or mode not in _SHARD_WEIGHTS]
+    return [*whole, Mode.ddp] if setting.ranks > 1 and Mode.ddp not in whole else whole
 
 
 def _smaller_optimizers(setting: MemorySetting) -> list[OptimizerState]:

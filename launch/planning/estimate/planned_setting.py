@@ -115,6 +115,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         shards=plan.parallel.width.local if trainer.name == OLMO_CORE_SFT else None,
         optimizer=planned_optimizer(plan),
         changes_optimizer=_changes_optimizer(plan),
+        can_shard_weights=_can_shard_weights(plan),
         autocast=_has_autocast(plan),
         chunked_head=is_trl,
         reference=_has_live_reference(plan),
@@ -175,6 +176,11 @@ def _changes_optimizer(plan: Plan) -> bool:
     is_free = plan.config.recipe.optimizer is not None or "optim" not in plan.flags
     is_whole = plan.parallel.mode in (Mode.single, Mode.ddp) and plan.lora is None
     return is_trl and is_free and is_whole
+
+
+def _can_shard_weights(plan: Plan) -> bool:
+    lora = plan.lora
+    return lora is None or (lora.quantize == Quantization.none and lora.init is None)
 
 
 def keeps_fp32_weights(plan: Plan) -> bool:

@@ -102,6 +102,9 @@ class MemorySetting:
     optimizer: OptimizerState = ADAMW
     # Whether recipe.optimizer can be another one: TRL's trainers, all weights, without DeepSpeed.
     changes_optimizer: bool = False
+    # Whether ZeRO-3 can divide the weights: not those in 4 bit, nor those that PiSSA or OLoRA change
+    # (the rules qlora_deepspeed and lora_init_splits_weights).
+    can_shard_weights: bool = True
 
     @property
     def sharing_ranks(self) -> int:

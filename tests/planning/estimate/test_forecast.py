@@ -282,6 +282,29 @@ def test_less_is_tried_before_more_is_given_up() -> None:
     assert any("no setting with this global batch" in line for line in lines)
 
 
+def test_one_rank_is_told_to_leave_deepspeed_out() -> None:
+    """ZeRO-2 of 8b on one rank has fp32 copies of everything; nothing with DeepSpeed was said to fit."""
+    card = CardMemory(74.5, "a card")
+    for mode in ("zero1", "zero2", "zero3"):
+        remedy = forecast("stage=sft", "gpus=1", f"parallel={mode}", card=card).remedy
+        assert remedy is not None and remedy.overrides["parallel"] == "single"
+        line = ("stage=sft", "gpus=1", *str(remedy).split())
+        assert forecast(*line, card=card).fit == MemoryFit.fits
+
+
+@pytest.mark.parametrize("word", ["recipe.lora.init=pissa", "recipe.lora.quantize=nf4"])
+def test_weights_that_zero_3_cannot_divide_are_not_told_to_take_it(word: str) -> None:
+    words = ("stage=lora_sft", "gpus=2", "recipe.max_seq_length=2048", "parallel=zero2", word)
+    for gib in (12.0, 16.0, 20.0, 24.0, 28.0):
+        remedy = forecast(*words, card=CardMemory(gib, "a card")).remedy
+        if remedy is not None:
+            assert remedy.overrides.get("parallel") in (None, "ddp")
+            assert "parallel=zero3" not in str(remedy)
+    least = {"recipe.lora.init=pissa": 24.0, "recipe.lora.quantize=nf4": 14.0}[word]
+    remedy = forecast(*words, card=CardMemory(least, "a card")).remedy
+    assert remedy is not None and remedy.overrides["parallel"] == "ddp"
+
+
 def test_more_of_anything_never_takes_less() -> None:
     overrides = (
         "stage=sft",
