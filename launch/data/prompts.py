@@ -125,8 +125,9 @@ def columns_of_question(row: Mapping[str, object]) -> tuple[str, ...]:
     """
     main = column_of_question(row)
     others = [name for name in PROMPTS if name not in CONTEXTS and name != main]
-    if main == "instruction":  # which a question may follow
-        others.remove(find_filled(row, tuple(others)) or others[0])
+    if main == "instruction":  # which a question may follow, and a second prompt does not
+        questions = tuple(name for name in others if name != "prompt")
+        others.remove(find_filled(row, questions) or questions[0])
     question = str(row.get(main))
     names = [name for name in ASKING if name not in others]
     return tuple(name for name in names if name == main or _adds_to(question, row.get(name)))

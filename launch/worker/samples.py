@@ -283,7 +283,13 @@ def _find_contents(
 
 def _drops_calls(text: str, side: TokenizedSide, tools: Any) -> bool:
     """Return whether the template leaves tools, their calls or their results out."""
-    names = [*_called_tools(side.messages), *(_name_of(tool) for tool in tools or ())]
+    called = _called_tools(side.messages)
+    defined = [_name_of(tool) for tool in tools or ()]
+    if any(
+        name not in called and name not in _without_answers(text, side, name) for name in defined
+    ):
+        return True
+    names = [*called, *defined]
     results = [
         str(message.get("content") or "").strip()
         for message in side.messages
@@ -292,6 +298,15 @@ def _drops_calls(text: str, side: TokenizedSide, tools: Any) -> bool:
     # Some templates write a result as JSON, with its quotes escaped.
     escaped = {part: json.dumps(part, ensure_ascii=False)[1:-1] for part in (*names, *results)}
     return any(part not in text and form not in text for part, form in escaped.items())
+
+
+def _without_answers(text: str, side: TokenizedSide, name: str) -> str:
+    """Return the text without the answers that have a name: the text of a call defines no tool."""
+    for message in side.messages:
+        content = str(message.get("content") or "").strip()
+        if message["role"] == "assistant" and name in content:
+            text = text.replace(content, "")
+    return text
 
 
 def _called_tools(messages: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -58,11 +58,14 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     assert read_structure(local(path)).describe().endswith("not used: 'context'")
 
 
-def test_two_prompts_are_not_joined(tmp_path: Path) -> None:
-    row = {"prompt": TASK, "question": QUESTION, "answer": "Leaves."}
+@pytest.mark.parametrize(
+    ("asks", "other"), [("prompt", "question"), ("instruction", "prompt"), ("prompt", "query")]
+)
+def test_two_prompts_are_not_joined(tmp_path: Path, asks: str, other: str) -> None:
+    row = {asks: TASK, other: QUESTION, "answer": "Leaves."}
     path = write_lines(tmp_path / "a.jsonl", [row])
     assert converted(path)[0]["messages"][0]["content"] == TASK
-    assert "not used: 'question'" in read_structure(local(path)).describe()
+    assert f"not used: '{other}'" in read_structure(local(path)).describe()
 
 
 def test_a_context_stands_in_the_last_question_of_a_conversation(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def tool(name: str, **more: object) -> dict[str, Any]:
         (json.dumps([tool("this")]), False),
         ([tool("search")], True),
         (json.dumps([tool("search")]), True),
+        ([tool("it")], True),  # the answer alone has the word
+        ([tool("user")], False),
     ],
 )
 def test_a_tool_is_rendered_if_it_is_named(tmp_path: Path, tools: Any, drops: bool) -> None:
