@@ -41,7 +41,7 @@ class ClusterConfig:
     exclusive: bool = False  # request whole nodes
     gpus: GpuSpelling = GpuSpelling.gpus_per_node  # option of sbatch that requests the GPUs
     gpu_type: str | None = None  # type of GPU to request, such as h100
-    # memory of a GPU in GiB, for `plan`; null: nvidia-smi or gpu_type's data sheet
+    # memory of a GPU in GiB, for `plan`; null: what nvidia-smi reports here, or for a gpu_type
     gpu_memory: float | None = POSITIVE.of(None)
     # further options of sbatch, for example --licenses=scratch
     options: list[str] = field(default_factory=list)

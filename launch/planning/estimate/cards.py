@@ -1,4 +1,4 @@
-"""Lists kinds of GPU: their data sheets, and the rates that they reach in training.
+"""Lists kinds of GPU: their data sheets, their memory, and the rates that they reach in training.
 
 The rates are fitted to measured steps.
 
@@ -22,8 +22,16 @@ class Card:
 
     name: str
     tflops: float  # 10^12 dense bf16 operations per second
-    memory_gb: float  # 10^9 bytes
+    memory_gb: float  # as it is sold; 10^9 bytes, or 2^30 where the memory is HBM
     source: str  # the data sheet
+    # MiB that nvidia-smi reports, as public logs of it have it: error correction takes a sixteenth of
+    # most GPUs with GDDR memory. 0 if unknown.
+    reported_mib: int = 0
+
+    @property
+    def memory_gib(self) -> float:
+        """The memory that programs see; without a report that of the data sheet."""
+        return self.reported_mib / 1024 or self.memory_gb * 1e9 / (1 << 30)
 
 
 _HOPPER = "NVIDIA H100 / H200 Tensor Core GPU data sheets"
@@ -36,25 +44,25 @@ _GEFORCE = "NVIDIA Ampere GA102, Ada and RTX Blackwell GPU architecture papers"
 # counts.
 _CARDS: tuple[tuple[str, Card], ...] = (
     (r"\bgb200\b", Card("GB200", 2500, 186, "NVIDIA GB200 NVL72 data sheet")),
-    (r"\bb200\b", Card("B200", 2250, 180, "NVIDIA DGX B200 data sheet")),
-    (r"\bgh200\b", Card("GH200", 989, 96, "NVIDIA GH200 data sheet")),
-    (r"\bh200 nvl\b", Card("H200 NVL", 835, 141, _HOPPER)),
-    (r"\bh200\b", Card("H200 SXM", 989, 141, _HOPPER)),
-    (r"\bh100 nvl\b", Card("H100 NVL", 835, 94, _HOPPER)),
-    (r"\bh100 pcie\b", Card("H100 PCIe", 756, 80, _HOPPER)),
-    (r"\bh100\b", Card("H100 SXM", 989, 80, _HOPPER)),
-    (r"\ba100\b.*\b80(gb)?\b", Card("A100 80GB", 312, 80, _AMPERE)),
-    (r"\ba100\b", Card("A100 40GB", 312, 40, _AMPERE)),
-    (r"\ba30\b", Card("A30", 165, 24, "NVIDIA A30 data sheet")),
-    (r"\ba10\b", Card("A10", 125, 24, "NVIDIA A10 data sheet")),
-    (r"\ba40\b", Card("A40", 149.7, 48, _GA102)),
-    (r"\b(rtx )?a6000\b", Card("RTX A6000", 154.8, 48, _GA102)),
-    (r"\bl40s\b", Card("L40S", 362, 48, _ADA)),
-    (r"\bl40\b", Card("L40", 181, 48, _ADA)),
-    (r"\bl4\b", Card("L4", 121, 24, _ADA)),
-    (r"\brtx ?5090$", Card("RTX 5090", 209.5, 32, _GEFORCE)),
-    (r"\brtx ?4090$", Card("RTX 4090", 165.2, 24, _GEFORCE)),
-    (r"\brtx ?3090$", Card("RTX 3090", 71, 24, _GEFORCE)),
+    (r"\bb200\b", Card("B200", 2250, 180, "NVIDIA DGX B200 data sheet", 183359)),
+    (r"\bgh200\b", Card("GH200", 989, 96, "NVIDIA GH200 data sheet", 97871)),
+    (r"\bh200 nvl\b", Card("H200 NVL", 835, 141, _HOPPER, 143771)),
+    (r"\bh200\b", Card("H200 SXM", 989, 141, _HOPPER, 143771)),
+    (r"\bh100 nvl\b", Card("H100 NVL", 835, 94, _HOPPER, 95830)),
+    (r"\bh100 pcie\b", Card("H100 PCIe", 756, 80, _HOPPER, 81559)),
+    (r"\bh100\b", Card("H100 SXM", 989, 80, _HOPPER, 81559)),
+    (r"\ba100\b.*\b80(gb)?\b", Card("A100 80GB", 312, 80, _AMPERE, 81920)),
+    (r"\ba100\b", Card("A100 40GB", 312, 40, _AMPERE, 40960)),
+    (r"\ba30\b", Card("A30", 165, 24, "NVIDIA A30 data sheet", 24576)),
+    (r"\ba10\b", Card("A10", 125, 24, "NVIDIA A10 data sheet", 23028)),
+    (r"\ba40\b", Card("A40", 149.7, 48, _GA102, 46068)),
+    (r"\b(rtx )?a6000\b", Card("RTX A6000", 154.8, 48, _GA102, 49140)),
+    (r"\bl40s\b", Card("L40S", 362, 48, _ADA, 46068)),
+    (r"\bl40\b", Card("L40", 181, 48, _ADA, 46068)),
+    (r"\bl4\b", Card("L4", 121, 24, _ADA, 23034)),
+    (r"\brtx ?5090$", Card("RTX 5090", 209.5, 32, _GEFORCE, 32607)),
+    (r"\brtx ?4090$", Card("RTX 4090", 165.2, 24, _GEFORCE, 24564)),
+    (r"\brtx ?3090$", Card("RTX 3090", 71, 24, _GEFORCE, 24576)),
 )
 
 
@@ -101,8 +109,8 @@ class CardMemory:
 def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemory | None:
     """Return the memory of the GPUs that a plan is for, None when it is unknown.
 
-    It is cluster.gpu_memory, else that of the smallest GPU in this machine, else the data sheet's
-    of cluster.gpu_type.
+    It is cluster.gpu_memory, else that of the smallest GPU in this machine, else that of the kind
+    that cluster.gpu_type names.
     """
     if cluster.gpu_memory is not None:
         return CardMemory(cluster.gpu_memory, "cluster.gpu_memory")
@@ -112,8 +120,9 @@ def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemor
     card = card_named(cluster.gpu_type or "")
     if card is None:
         return None
-    gib = card.memory_gb * 1e9 / (1 << 30)
-    return CardMemory(gib, f"{card.name}'s data sheet{_note_larger(card, cluster.gpu_type)}")
+    where = "as nvidia-smi reports it" if card.reported_mib else "its data sheet"
+    source = f"{card.name}, {where}{_note_larger(card, cluster.gpu_type)}"
+    return CardMemory(card.memory_gib, source)
 
 
 def _note_larger(card: Card, gpu_type: str | None) -> str:
@@ -121,9 +130,9 @@ def _note_larger(card: Card, gpu_type: str | None) -> str:
 
     A cluster may call both kinds of A100 `a100`; the smaller one is taken then.
     """
-    if gpu_type is None or _type_name(card) != gpu_type.lower():
-        return ""
     first, _, _ = card.name.partition(" ")
+    if gpu_type is None or first.lower() != gpu_type.lower():
+        return ""
     larger = [other for _, other in _CARDS if other.name.startswith(f"{first} ")]
     most = max(other.memory_gb for other in larger) if larger else 0
     if most < 1.5 * card.memory_gb:

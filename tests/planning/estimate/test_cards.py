@@ -101,3 +101,25 @@ def test_the_smaller_card_of_a_name_is_taken_with_a_note() -> None:
     for gpu_type in ("a100_80gb", "a100_40gb", "h100", "l4"):
         plain = card_memory(ClusterConfig(gpu_type=gpu_type), {})
         assert plain is not None and "cluster.gpu_memory" not in plain.source
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "gib"),
+    [
+        ("h200", 140.4),
+        ("h100", 79.65),
+        ("a100_80gb", 80.0),
+        ("a10", 22.5),  # of 24, with error correction
+        ("rtx_4090", 24.0),
+        ("gb200", 173.2),  # by the data sheet's 186 * 10^9 bytes
+    ],
+)
+def test_the_memory_is_what_programs_see(gpu_type: str, gib: float) -> None:
+    memory = card_memory(ClusterConfig(gpu_type=gpu_type), {})
+    assert memory is not None and memory.gib == pytest.approx(gib, abs=0.05)
+    assert "if it has" not in memory.source  # another GPU of the series is not of that name
+
+
+def test_what_is_sold_and_what_is_seen_are_alike() -> None:
+    for card in list_cards().values():
+        assert 0.9 < card.memory_gib / card.memory_gb <= 1.02
