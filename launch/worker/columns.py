@@ -156,7 +156,7 @@ def count_learnt_labels(dataset: Any) -> tuple[list[int], list[int]]:
 
 
 @dataclass(frozen=True)
-class PackedRows:
+class PackedCounts:
     """What each row of a data set holds that TRL has packed, in the data set's order."""
 
     documents: list[int]
@@ -164,7 +164,7 @@ class PackedRows:
     trained: list[int]  # tokens that carry loss, without the first of each document
 
 
-def read_packed(dataset: Any) -> PackedRows:
+def read_packed(dataset: Any) -> PackedCounts:
     """Read the documents and tokens of the rows that TRL has packed with the ends of documents."""
     import numpy
 
@@ -180,7 +180,7 @@ def read_packed(dataset: Any) -> PackedRows:
         carries[find_starts(batch.column(PACKED))] = False
         before = numpy.concatenate([[0], numpy.cumsum(carries)])
         trained.append(numpy.diff(before[starts]))
-    return PackedRows(*(_in_order(dataset, parts) for parts in (documents, tokens, trained)))
+    return PackedCounts(*(_in_order(dataset, parts) for parts in (documents, tokens, trained)))
 
 
 def find_starts(lengths: Any) -> Any:

@@ -22,7 +22,7 @@ _MALFORMED = "\\boxed{\\frac{$$ <answer> [[ {\x00 \ud7ff"
 TEXTS = "texts"  # it expects a completion as text, and gets a list of messages
 CONSTANT = "constant"  # it gives the same to every answer
 FORM = "form"  # it may reward only the form of an answer, as a shaping reward does
-UNPROVEN = "unproven"  # no row has an answer that is known to be right; it stops nothing
+NO_TRUTHS = "unproven"  # no row has an answer that is known to be right; it stops nothing
 _NO_TRUTHS = ("prompt", "messages", "dataset", "ground_truth", "reference")
 _LONGEST_TRUTH = 60  # characters of a value that may be a ground truth
 # Answers that have broken verifiers: two results, a long number, an expression that never ends.
@@ -38,10 +38,10 @@ class ProofReport:
     """The result of a proof: the verifiers are proven if there is no problem."""
 
     problem: str | None = None
-    # A fault of a user's function: TEXTS, CONSTANT, FORM, UNPROVEN, or another one. The last two
+    # A fault of a user's function: TEXTS, CONSTANT, FORM, NO_TRUTHS, or another one. The last two
     # may come with warnings alone.
     fault: str | None = None
-    columns: list[str] = field(default_factory=list)  # with UNPROVEN: they may hold ground truths
+    columns: list[str] = field(default_factory=list)  # with NO_TRUTHS: they may hold ground truths
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     # The user's files that the verifiers have imported or read, but not written.
@@ -172,7 +172,7 @@ class VerifierProof:
             f"ground_truth or a reference; made-up answers were tried, of which "
             f"{self._scores[low]} earned {low:g} and {self._scores[high]} earned {high:g}"
         )
-        self.report.fault = UNPROVEN
+        self.report.fault = NO_TRUTHS
         self.report.columns = find_truth_columns([row for _, row in self.rows])
 
     def _takes_texts(self) -> bool:

@@ -26,7 +26,7 @@ from launch.upstream.pin.checkout import missing_checkout_problem
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofRequest
-from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, UNPROVEN, ProofReport
+from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, NO_TRUTHS, ProofReport
 
 _PRINTS = "let the verifier print nothing, and not end its process"
 _SECONDS = 600.0  # time limit of the whole proof
@@ -124,7 +124,7 @@ def _judge_report(report: ProofReport, where: str | None) -> Finding:
 
 def _cure_of_warning(report: ProofReport) -> str | None:
     """Return what may be done about a warning, which stops nothing."""
-    if report.fault not in (FORM, UNPROVEN):
+    if report.fault not in (FORM, NO_TRUTHS):
         return None
     cure = (
         "the run goes on: a shaping reward, which compares with no right answer, can stay as it is"
@@ -135,7 +135,7 @@ def _cure_of_warning(report: ProofReport) -> str | None:
             f"; if the column `{column}` holds the right answers, draft the stage with "
             f"`--columns ground_truth={column}`, or set data.columns.ground_truth={column}"
         )
-    elif report.fault == UNPROVEN:
+    elif report.fault == NO_TRUTHS:
         cure += "; a column `reference` with a right answer would let it be proven"
     return cure
 

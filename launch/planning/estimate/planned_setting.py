@@ -84,7 +84,6 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     limit = _sample_limit(plan)
     is_compiled = plan.parallel.mode == Mode.fsdp
     is_trl = trainer.family == Family.trl
-    default_attention = Attention.flash if flash else Attention.sdpa
     has_liger = bool(values.get("use_liger_kernel"))
     is_packed = bool(values.get("packing") or values.get("padding_free") or trainer.always_packs)
     # A step is one row of each half; see planning/batches.py.
@@ -105,7 +104,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         fused_loss=has_liger and trainer.fuses_loss and not is_trl,  # TRL has a head in chunks
         checkpointing=_checkpoints_activations(values),
         kept_states=_KEPT_BY_PARTS if _checkpoints_parts(values) else 1,
-        attention=ATTENTION.get(str(values.get("attn_implementation")), default_attention),
+        attention=_attention(values, flash=flash),
         # open-instruct trains in bf16, whatever the launcher sets (finetune.py:596,
         # dpo_tune_cache.py:338).
         precision=plan.parallel.precision if is_trl else Precision.bf16,
@@ -176,6 +175,11 @@ def _changes_optimizer(plan: Plan) -> bool:
     is_free = plan.config.recipe.optimizer is not None or "optim" not in plan.flags
     is_whole = plan.parallel.mode in (Mode.single, Mode.ddp) and plan.lora is None
     return is_trl and is_free and is_whole
+
+
+def _attention(values: Mapping[str, Any], *, flash: bool) -> Attention:
+    requested = str(values.get("attn_implementation"))
+    return ATTENTION.get(requested, Attention.flash if flash else Attention.sdpa)
 
 
 def _can_shard_weights(plan: Plan) -> bool:
