@@ -26,7 +26,7 @@ from launch.upstream.pin.checkout import missing_checkout_problem
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofRequest
-from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, NO_TRUTHS, ProofReport
+from launch.worker.verifier_proof import CONSTANT, FORM, NO_TRUTHS, TEXTS, ProofReport
 
 _PRINTS = "let the verifier print nothing, and not end its process"
 _SECONDS = 600.0  # time limit of the whole proof

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from launch.check.machine.reward import _judge_report
-from launch.worker.verifier_proof import CONSTANT, FORM, TEXTS, UNPROVEN, ProofReport
+from launch.worker.verifier_proof import CONSTANT, FORM, NO_TRUTHS, TEXTS, ProofReport
 
 ALLOWED = "allow=[reward_proof]"
 
@@ -49,9 +49,9 @@ def test_a_warning_does_not_stop_a_run() -> None:
     ("fault", "columns", "parts"),
     [
         (FORM, [], ["shaping reward"]),
-        (UNPROVEN, [], ["shaping reward", "`reference`"]),
+        (NO_TRUTHS, [], ["shaping reward", "`reference`"]),
         (
-            UNPROVEN,
+            NO_TRUTHS,
             ["label"],
             ["`--columns ground_truth=label`", "data.columns.ground_truth=label"],
         ),
