@@ -17,9 +17,9 @@ import psutil
 from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
 from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
-from launch.config.kinds import KINDS, Kind
+from launch.config.kinds import KINDS, DataFormat, Kind
 from launch.config.line import CommandLine
-from launch.config.schema import DataFormat, TrainOn
+from launch.config.schema import TrainOn
 from launch.config.yaml_nodes import load_yaml
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.rl_draft import EXAMPLE, is_unwritten, resolve_verifier

@@ -7,8 +7,7 @@ Hydra takes the rest of their line.
 from __future__ import annotations
 
 from launch.commands.arguments import VerbParser, number_between
-from launch.config.kinds import KINDS
-from launch.config.schema import DataFormat
+from launch.config.kinds import KINDS, DataFormat
 
 MAX_SAMPLES = 1000  # maximum number of samples of each data set in `preview`
 
@@ -18,8 +17,8 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M|--after S] [--kind K] [--verifier V]
-[--columns C] [--format F] [--print]
+launch new NAME --data FILE [--model|--after] [--kind K] [--verifier V]
+[--columns C] [--text|--format] [--print]
 
 examples:
   launch new mine --data my_chats.jsonl

@@ -1,4 +1,5 @@
-"""The table of the kinds of stages: one row a kind, with what the layers need to know of it.
+"""The table of the kinds of stages: one row a kind, with what the layers need to know of it; and the
+formats of local rows.
 
 A new kind needs a value of `Kind`, a row here, and code where its data rows are read or judged
 differently from those of other kinds.
@@ -24,6 +25,19 @@ class Kind(StrEnum):
     kto = "kto"
     rm = "rm"
     rlvr = "rlvr"
+
+
+class DataFormat(StrEnum):
+    """The shape of the rows of local data."""
+
+    auto = "auto"  # recognised by the columns
+    chat = "chat"  # messages with role and content
+    alpaca = "alpaca"  # instruction, input, output
+    sharegpt = "sharegpt"  # conversations with from and value
+    prompt_completion = "prompt_completion"
+    preference = "preference"  # chosen and rejected, with or without prompt
+    prompts = "prompts"  # prompt or messages, and the ground_truth that a verifier compares with
+    text = "text"  # plain text, every token of which is learnt
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
 from launch.config.guards import GuardsConfig
-from launch.config.kinds import Kind
+from launch.config.kinds import DataFormat, Kind
 from launch.config.ranges import COUNT, COUNT_OR_ZERO, POSITIVE, RANKS, RANKS_OR_ZERO
 from launch.config.recipe_keys import Precision, RecipeConfig
 from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
@@ -132,19 +132,6 @@ class ModelConfig:
     revision: str | None = None  # commit, branch or tag of the hub repository
     build: str | None = None  # `demo`: built on this machine if it is missing
     shape: ShapeConfig = field(default_factory=ShapeConfig)
-
-
-class DataFormat(StrEnum):
-    """The shape of the rows of local data."""
-
-    auto = "auto"  # recognised by the columns
-    chat = "chat"  # messages with role and content
-    alpaca = "alpaca"  # instruction, input, output
-    sharegpt = "sharegpt"  # conversations with from and value
-    prompt_completion = "prompt_completion"
-    preference = "preference"  # chosen and rejected, with or without prompt
-    prompts = "prompts"  # prompt or messages, and the ground_truth that a verifier compares with
-    text = "text"  # plain text, every token of which is learnt
 
 
 @dataclass

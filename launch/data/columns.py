@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat, Kind
 from launch.data.cells import read_cell
 from launch.data.labels import NAMES as LABELS
 from launch.data.pairs import CHOSEN, PAIR, REJECTED, groups_of_pair

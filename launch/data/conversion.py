@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS, Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import KINDS, DataFormat, Kind
 from launch.data.cells import ListedTexts
 from launch.data.columns import (
     TEXT,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS, Kind
-from launch.config.schema import DataFormat, TrainOn
+from launch.config.kinds import KINDS, DataFormat, Kind
+from launch.config.schema import TrainOn
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
 from launch.data.first_rows import FirstRows
 from launch.data.formats import recognise

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from launch.config.kinds import KINDS, Kind
-from launch.config.schema import DataFormat, TrainOn
+from launch.config.kinds import KINDS, DataFormat, Kind
+from launch.config.schema import TrainOn
 from launch.data import labels
 from launch.data.choices import refuse_choices
 from launch.data.columns import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat, TrainOn
+from launch.config.kinds import DataFormat, Kind
+from launch.config.schema import TrainOn
 from launch.digests import Digest, digest_text
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 

@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS, Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import KINDS, DataFormat, Kind
 from launch.data.columns import TEXT
 from launch.data.conversion import Conversion
 from launch.data.label_balance import LabelCount

@@ -13,8 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import KINDS, Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import KINDS, DataFormat, Kind
 from launch.data.sources import VALIDATION_FILE
 from launch.demo import DEMO_KEY, rewards
 from launch.demo.tasks import chat_rows, make_tasks, preference_rows, prompt_rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launch.config.schema import DataFormat, RootConfig, TrainOn
+from launch.config.kinds import DataFormat
+from launch.config.schema import RootConfig, TrainOn
 from launch.worker.trl_options import LEARNS_TEXT
 
 TRAIN_ON = "data.train_on"

@@ -109,7 +109,7 @@ def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert printed.startswith(f"no runs in {tmp_path};") and "runs=DIR" in printed
 
 
-def test_which_run_a_name_resolves_to(runs: Path) -> None:
+def test_which_run_a_name_resolves_to(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("sft/gpu8-abc", "gpu8-abc", "gpu", "sft", str(runs / "sft" / "gpu8-abc")):
         assert resolve_run(name, runs) == runs / "sft" / "gpu8-abc"
     shutil.copytree(runs / "sft" / "gpu8-abc", runs / "sft_lora" / "gpu8-def")
@@ -117,8 +117,10 @@ def test_which_run_a_name_resolves_to(runs: Path) -> None:
     later = time.time() + 60
     os.utime(runs / "sft_lora" / "gpu8-def" / "plan.json", (later, later))
     assert resolve_run("latest", runs) == runs / "sft_lora" / "gpu8-def"
-    assert refusal(["gpu8"])[0] == "ambiguous_run"
-    assert len(re.findall(r"demo/\w+ \(2", refusal(["demo/"])[1])) == 2
+    assert refusal(["gpu8"], "stop")[0] == "ambiguous_run"
+    assert len(re.findall(r"demo/\w+ \(2", refusal(["demo/"], "stop")[1])) == 2
+    assert logs(["gpu8"]) == 0  # what only reads takes the newest
+    assert "note: sft_lora/gpu8-def, the newest of the 2 runs" in capsys.readouterr().err
     assert refusal(["god"])[0] == "unknown_run" and "'good'" in refusal(["god"])[1]
     assert refusal([])[0] == "usage"
     assert refusal(["good"], "stop")[0] == "not_running"

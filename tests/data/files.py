@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat, Kind
 from launch.data.conversion import Conversion
 from launch.data.sources import DataFiles, LocalData, digest_files
 from launch.errors import UserError

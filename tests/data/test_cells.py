@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat, Kind
 from tests.data.files import CHAT, PAIR, converted, problems, write_csv, write_lines
 from tests.messages import values_of
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat, Kind
 from launch.data.columns import columns_of, rename_columns, rename_path, unfold
 from launch.data.row_errors import RowError
 from launch.data.structure import read_structure

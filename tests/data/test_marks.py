@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat, TrainOn
+from launch.config.kinds import DataFormat, Kind
+from launch.config.schema import TrainOn
 from launch.data.conversion import Conversion
 from launch.data.structure import read_structure
 from launch.errors import UserError

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat, Kind
 from launch.data import staging
 from launch.data.conversion import Conversion
 from launch.data.sources import LocalData, find_files

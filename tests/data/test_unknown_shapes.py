@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat, Kind
 from launch.data.draft import read_for_draft
 from launch.data.row_errors import path_of_text
 from launch.data.structure import read_structure

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat
 from launch.data.draft import draft_stage, read_for_draft
 from launch.planning.expectations import build_expectations
 from tests.conftest import machine_in, planned, problem_ids

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.kinds import Kind
-from launch.config.schema import DataFormat
+from launch.config.kinds import DataFormat, Kind
 from launch.data.formats import convert, recognise
 from launch.data.row_errors import RowError
 from launch.planning.digest_cache import DigestCache

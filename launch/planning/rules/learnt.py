@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launch.config.kinds import Kind
+from launch.config.kinds import DataFormat, Kind
 from launch.config.recipe_keys import Packing
-from launch.config.schema import DataFormat, TrainOn
+from launch.config.schema import TrainOn
 from launch.planning.learnt import FORMAT, TRAIN_ON, key_of_learning, requested_learning
 from launch.planning.rules.plan_rule import FlagsCase, SettingsCase, plan_rule
 from launch.rules.code import failed
