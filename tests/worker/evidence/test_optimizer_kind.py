@@ -14,6 +14,9 @@ from launch.worker.evidence.optimizer_kind import check_optimizer  # noqa: E402
 
 def bitsandbytes(parameters: Any, **settings: Any) -> Any:
     optim = pytest.importorskip("bitsandbytes.optim")
+    # A trainer that ran in this process has asked for embeddings in 32 bits, and the library keeps that
+    # by the address of a tensor, which a new tensor can have.
+    optim.GlobalOptimManager.get_instance().initialize()
     return optim.AdamW(parameters, lr=1e-3, **settings)
 
 
