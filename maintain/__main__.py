@@ -19,6 +19,7 @@ from launch.upstream.pin.gitlink import read_gitlink
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.trainers import ENTRIES
 from maintain.bump import apply_move, plan_move
+from maintain.commit import find_commit
 from maintain.history import describe_history
 from maintain.impact import Impact, assess_impact
 from maintain.relock import relock
@@ -138,6 +139,9 @@ def _run(options: argparse.Namespace) -> int:
             echo(line)
         return EXIT_DONE
     renames = dict(_parse_rename(text) for text in options.rename)
+    if options.command == "bump" and _is_pinned(find_commit(checkout.root, options.commit).id):
+        echo(f"the pin is already {load_lock().pin[:9]}")
+        return EXIT_DONE
     impact = assess_impact(checkout.root, options.commit, python, renames=renames)
     if options.command == "bump":
         return _bump(checkout.root, impact, python, options.force)
@@ -146,6 +150,15 @@ def _run(options: argparse.Namespace) -> int:
     else:
         echo("\n".join(describe_impact(impact)))
     return EXIT_DONE
+
+
+def _is_pinned(commit: str) -> bool:
+    """Return whether lock and gitlink are at the commit. Raises UserError: no_gitlink."""
+    gitlink = read_gitlink(ROOT)
+    if gitlink is None:
+        message = f"no git index with {SUBMODULE} here, so there is no gitlink to move"
+        raise refusal("no_gitlink", message, cure="run it in a clone of the project")
+    return commit == load_lock().pin == gitlink
 
 
 def _parse_rename(text: str) -> tuple[str, str]:
@@ -158,16 +171,7 @@ def _parse_rename(text: str) -> tuple[str, str]:
 
 
 def _bump(checkout: Path, impact: Impact, python: str, force: bool) -> int:
-    """Move the pin to the commit of `impact`. Raises UserError: no_gitlink; those of plan_move and
-    apply_move.
-    """
-    gitlink = read_gitlink(ROOT)
-    if gitlink is None:
-        message = f"no git index with {SUBMODULE} here, so there is no gitlink to move"
-        raise refusal("no_gitlink", message, cure="run it in a clone of the project")
-    if impact.commit == load_lock().pin == gitlink:
-        echo(f"the pin is already {impact.commit[:9]}")
-        return EXIT_DONE
+    """Move the pin to the commit of `impact`. Raises UserError: those of plan_move and apply_move."""
     echo("\n".join(describe_impact(impact)))
     files = plan_move(checkout, impact, python)
     if impact.breaks and not force:

@@ -55,6 +55,18 @@ def last_change(repo: Path, text: str, base: str, tip: str) -> Commit | None:
     return Commit(*line.strip("\n").split("\0")) if line else None
 
 
+def commits_without(repo: Path, tip: str, other: str) -> list[Commit]:
+    """Return the commits of `tip`'s main branch that `other` does not contain, newest first; none if
+    the clone lacks one of the two.
+    """
+    listed = ("log", "--first-parent", "--format=%H%x00%cs%x00%s", f"{other}..{tip}")
+    try:
+        lines = run_git(repo, *listed).splitlines()
+    except UserError:
+        return []
+    return [Commit(*line.split("\0")) for line in lines]
+
+
 def ancestors(repo: Path, tip: str) -> set[str]:
     """Return the commits of the main branch up to `tip`."""
     return set(run_git(repo, "rev-list", "--first-parent", tip).split())

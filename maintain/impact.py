@@ -30,7 +30,7 @@ from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, flags_named_in
 from launch.worker.finding import Finding
 from launch.worker.moves import follow_shim, path_at_pin
 from launch.worker.patches import PATCHES
-from maintain.commit import extracted, find_commit
+from maintain.commit import Commit, commits_without, extracted, find_commit
 from maintain.compare import FlagChange, compare_schemas
 
 # Every run may set a flag by a recipe key, or by these sections of a trainer's YAML. Others are for
@@ -60,6 +60,8 @@ class Impact:
     breaks: tuple[Finding, ...]  # empty if everything here still works at that commit
     # {path that this project knows: its path at that commit} of the files that have moved
     moves: Mapping[str, str] = field(default_factory=dict)
+    # the commits of the pin that it does not contain, newest first: it is older, or on a branch
+    lacks: tuple[Commit, ...] = ()
 
 
 def assess_impact(
@@ -104,7 +106,8 @@ def assess_impact(
             *find_stale_rows(trainers),
             *_find_losses(trainers),
         ]
-        return Impact(commit_id, trainers, tuple(dict.fromkeys(breaks)), moves)
+        lacks = tuple(commits_without(repo, load_lock().pin, commit_id))
+        return Impact(commit_id, trainers, tuple(dict.fromkeys(breaks)), moves, lacks)
 
 
 def find_moves(root: Path) -> dict[str, str]:

@@ -8,8 +8,11 @@ from typing import Any
 from launch.upstream.pin.lock import load_lock
 from launch.worker.json_codec import versioned
 from launch.worker.moves import path_at_pin
+from launch.worker.wording import count_of
 from maintain.compare import FlagChange
 from maintain.impact import Impact, TrainerImpact
+
+_MOST = 5  # commits of the pin that are named
 
 
 def impact_json(impact: Impact) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def impact_json(impact: Impact) -> dict[str, Any]:
         "unreadable": unreadable,
         "moves": impact.moves,
         "breaks": impact.breaks,
+        "lacks": [{"commit": commit.id, "subject": commit.subject} for commit in impact.lacks],
     }
     return versioned(content)
 
@@ -58,12 +62,24 @@ def describe_impact(impact: Impact) -> list[str]:
     if new_moves:
         lines += ["", "moved, with a shim at the old path that is followed:"]
         lines += [f"  {old} -> {new}" for old, new in new_moves.items()]
+    if impact.lacks:
+        lines += ["", *_describe_lacks(impact)]
     lines.append("")
     if not impact.breaks:
         return [*lines, "nothing in this project would break"]
     count = "1 thing" if len(impact.breaks) == 1 else f"{len(impact.breaks)} things"
     lines.append(f"{count} in this project would break:")
     return [*lines, *(f"  {problem}" for problem in impact.breaks)]
+
+
+def _describe_lacks(impact: Impact) -> list[str]:
+    """Name the commits of the pin that the commit does not contain: a patch for their lines does not
+    fit it.
+    """
+    commits = [f"  {commit.id[:9]} {commit.date} {commit.subject}" for commit in impact.lacks]
+    if len(commits) > _MOST:
+        commits[_MOST:] = [f"  and {len(commits) - _MOST} more"]
+    return [f"it lacks {count_of(len(impact.lacks), 'commit')} of the pin:", *commits]
 
 
 def _change_lines(trainer: TrainerImpact) -> list[str]:

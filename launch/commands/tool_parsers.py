@@ -175,10 +175,11 @@ examples:
   launch lint -- accelerate launch open_instruct/finetune.py "${ARGS[@]}"
 
 Finds the commands that start an open-instruct or TRL trainer in shell scripts, sbatch files,
-Makefiles, Markdown, job YAML and lists of commands, and the YAML files of flags, and checks each
-flag as the trainer's own parser does. No command is run. A script of a checkout that --upstream or
-OPEN_INSTRUCT_DIR names is started up to its parser where its files are not the lock's. Folders are
-searched for such files. Behind `--` stands one command, which the shell has expanded.
+Makefiles, Dockerfiles, Markdown, notebooks, job YAML and lists of commands, and the YAML files of
+flags, and checks each flag as the trainer's own parser does. No command is run. A script of a
+checkout that --upstream or OPEN_INSTRUCT_DIR names is started up to its parser where its files are
+not the lock's. Folders are searched for such files. Behind `--` stands one command, which the shell
+has expanded.
 
 arguments:
 output, one line per problem:

@@ -31,6 +31,8 @@ _KEYS = {
 }
 _NEEDED = 3
 _TRL_DATA = frozenset(("dataset_name", "dataset_splits", "dataset_mixture", "datasets"))
+# Keys of alignment-handbook and open-r1, whose files are those of TRL with data of their own.
+_OF_HANDBOOK = frozenset(("dataset_splits", "dataset_mixture"))
 _TRL_TRAINING = re.compile(
     r"learning_rate|num_train_epochs|max_steps|per_device_train_batch_size|use_peft|packing"
     r"|max_length|max_seq_length|lr_scheduler_type|gradient_accumulation_steps|beta|loss_type"
@@ -50,7 +52,8 @@ def recognise_tool(names: Collection[str]) -> str | None:
         return VERL
     if "checkpointer" in names and not {"tokenizer", "dataset"}.isdisjoint(names):
         return TORCHTUNE
-    if not _OWN.isdisjoint(names):
+    own = _OWN - {"dataset_mixer"} if has_other_data(names) else _OWN
+    if not own.isdisjoint(names):
         return None
     for tool, keys in _KEYS.items():
         if sum(keys.fullmatch(name) is not None for name in names) >= _NEEDED:
@@ -59,3 +62,8 @@ def recognise_tool(names: Collection[str]) -> str | None:
     if trains and "model_name_or_path" in names and not _TRL_DATA.isdisjoint(names):
         return TRL_TOOL
     return None
+
+
+def has_other_data(names: Collection[str]) -> bool:
+    """Return whether a file like TRL's names data as TRL's own scripts do not."""
+    return not _OF_HANDBOOK.isdisjoint(names)

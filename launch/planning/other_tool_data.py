@@ -270,7 +270,8 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
     for name, share in (mixer or {}).items() if isinstance(mixer, dict) else ():
         yield {"name": name, "share": share, "split": split}
     mixture = t.take("dataset_mixture")
-    sets = t.take("datasets") or (mixture or {}).get("datasets") or []
+    mixed_sets = mixture.get("datasets") if isinstance(mixture, dict) else None
+    sets = t.take("datasets") or mixed_sets or []
     for written in sets if isinstance(sets, list) else ():
         item = written if isinstance(written, dict) else {"path": written}
         path = item.get("data_files") or item.get("path") or item.get("id")
@@ -284,7 +285,7 @@ def _find_entries(t: Translation) -> Iterator[dict[str, Any]]:
                 "them as a text of its own"
             )
         yield {
-            "name": path[0] if isinstance(path, list) else path,
+            "name": path[0] if isinstance(path, list) and path else path,
             "split": item.get("split") or "train",
             "share": item.get("weight") or 1,
         }

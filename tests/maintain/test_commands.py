@@ -26,6 +26,7 @@ from launch.upstream.trainers import OPEN_INSTRUCT
 from launch.worker.finding import Finding
 from maintain import impact as module
 from maintain.__main__ import main
+from maintain.commit import commits_without
 from maintain.compare import FlagChange
 from maintain.impact import Impact, TrainerImpact, assess_impact
 from maintain.report import describe_impact, impact_json
@@ -277,10 +278,35 @@ def test_every_kind_of_change_has_a_line_and_its_values(
         content["changes"]["reward_modeling"] == []
         and content["unreadable"]["dpo"]["message"] == gone.message
     )
+
+
+def test_a_bump_to_the_pin_starts_no_parser(
+    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("maintain.__main__.assess_impact", None)
+    monkeypatch.setenv(DIR_VARIABLE, str(history))
     monkeypatch.setattr("maintain.__main__.read_gitlink", lambda root: load_lock().pin)
-    assert main(["bump", "HEAD"]) == 0 and "already" in capsys.readouterr().out
+    assert main(["bump", load_lock().pin]) == 0 and "already" in capsys.readouterr().out
     monkeypatch.setattr("maintain.__main__.read_gitlink", lambda root: None)
-    assert main(["bump", "HEAD"]) == 2 and "[no_gitlink]" in capsys.readouterr().err
+    assert main(["bump", load_lock().pin]) == 2 and "[no_gitlink]" in capsys.readouterr().err
+
+
+def test_the_commits_of_the_pin_that_a_branch_lacks_are_named(
+    history: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A patch for their lines does not fit the branch, however new it is."""
+    pin = load_lock().pin
+    assert commits_without(history, pin, pin) == []
+    assert commits_without(history, pin, "0" * 40) == []
+    *newer, oldest = commits_without(history, pin, f"{pin}~7")
+    assert [commit.id for commit in newer][:1] == [pin] and len(newer) == 6
+    lines = describe_impact(Impact(f"{pin}~7", (), (), lacks=(*newer, oldest)))
+    start = lines.index("it lacks 7 commits of the pin:")
+    assert lines[start + 1].startswith(f"  {pin[:9]} ") and newer[0].subject in lines[start + 1]
+    assert lines[start + 6] == "  and 2 more"
+    assert impact_json(Impact(pin, (), (), lacks=(oldest,)))["lacks"] == [
+        {"commit": oldest.id, "subject": oldest.subject}
+    ]
 
 
 def test_a_rename_that_names_nothing_is_refused(

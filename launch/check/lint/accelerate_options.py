@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainer_commands import LintFinding, error, warning
@@ -23,7 +24,11 @@ from launch.upstream.libraries.library_keys import library_keys
 _SOURCE = "accelerate/commands/launch.py"
 # trl/cli/accelerate_config.py consumes this option before accelerate starts.
 _TRL_OPTIONS = {"--accelerate_config": True}
+# The options that name a file, and the library that reads it: those of accelerate, those of `trl sft`
+# for it, and those of a trainer over transformers.
 _FILES = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
+TRL_FILES = {**_FILES, "--accelerate_config": "accelerate"}
+TRANSFORMERS_FILES = {"--deepspeed": "deepspeed"}
 
 
 @cache
@@ -119,14 +124,19 @@ def _find_file(name: str, script: str) -> Path | None:
 
 
 def check_named_files(
-    script: str, launcher: Sequence[Argument], packages: Sequence[Path]
+    script: str,
+    arguments: Sequence[Argument],
+    packages: Sequence[Path],
+    libraries: Mapping[str, str] = MappingProxyType(_FILES),
 ) -> Iterator[LintFinding]:
-    """Check the files that a launcher's options name, against the installed libraries."""
-    options = {_option_name(argument) for argument in launcher}
+    """Check the files that options name, against the installed libraries: `libraries` are those that
+    read them, by the option.
+    """
+    options = {_option_name(argument) for argument in arguments}
     has_deepspeed_file = "--deepspeed_config_file" in options
-    for option, line, path in named_files(launcher, script, _FILES):
+    for option, line, path in named_files(arguments, script, libraries):
         flag = option.removeprefix("--")
-        library = _FILES[option]
+        library = libraries[option]
         yield from _check_file(path, library, packages, line, flag)
         config = read_config_file(path, library) or {}
         if library != "accelerate":

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.check.lint.accelerate_options import (
+    TRANSFORMERS_FILES,
+    TRL_FILES,
     check_named_files,
     drop_launcher_flags,
     find_named_files,
@@ -18,7 +20,7 @@ from launch.check.lint.config_files import ConfigFile, read_config
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
 from launch.check.lint.flag_rules import GivenFlags, find_flag_warnings
 from launch.check.lint.schemas import TrainerSchemas
-from launch.check.lint.shell_syntax import Argument
+from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainer_commands import (
     LintFinding,
     TrainerCommand,
@@ -28,7 +30,7 @@ from launch.check.lint.trainer_commands import (
 )
 from launch.config.yaml_nodes import Scalar, resolve_alias
 from launch.errors import UserError, did_you_mean
-from launch.upstream.pin.ledger import explain_unknown_flag
+from launch.upstream.pin.ledger import Explanation, explain_unknown_flag, replace_unsettable
 from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.contradictions import unchecked_code
 from launch.upstream.rules.parser import ArgvToken, list_options
@@ -97,13 +99,30 @@ class CommandChecker:
             arguments = drop_launcher_flags(arguments, launcher_flags, trainer_flags)
             passed_on = {name.removeprefix("--") for name in launcher_flags}
         verdict = self._check(file, command.line, command.trainer, arguments, passed_on)
-        in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
+        in_files = (
+            *check_named_files(file, command.launcher, self.schemas.packages),
+            *self._check_files_of_trl(file, command),
+        )
         ok = verdict.ok
         if any(finding.stops for finding in (*in_files, *command.notes)):
             ok = False
         elif ok and command.is_truncated:
             ok = None
         return replace(verdict, ok=ok, findings=(*in_files, *command.notes, *verdict.findings))
+
+    def _check_files_of_trl(self, file: str, command: TrainerCommand) -> Iterator[LintFinding]:
+        """Check the files that TRL's own options name, on the command line or in its YAML file."""
+        if not command.trainer.is_trl:
+            return
+        arguments = [*command.arguments]
+        for option, line, path in named_files(command.arguments, file, ("--config",)):
+            for key, value in (read_config(path, option, line).values or {}).items():
+                if isinstance(value, str):
+                    arguments.append(literal_argument(f"--{key}={value}", line))
+        libraries = TRANSFORMERS_FILES
+        if command.takes_accelerate_options:
+            libraries = TRANSFORMERS_FILES | TRL_FILES
+        yield from check_named_files(file, arguments, self.schemas.packages, libraries)
 
     def check_flag_map(self, file: str, trainer: TrainerScript, flags: FlagMap) -> LintVerdict:
         """Check a YAML map of flags as the command line it represents.
@@ -262,14 +281,27 @@ def _explain_problem(
         explanation = explain_unknown_flag(trainer.name, flag, schema.fields)
         if explanation is not None and (explanation.use or is_unknown):
             message = f"{message}: {explanation.message}"
-            use = explanation.use if is_key else f"--{explanation.renamed(value)}"
-            cure = Fix(f"write {use}" if explanation.use else "leave it out")
-            if value in explanation.instead:
-                cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
-            elif explanation.write or explanation.otherwise or "$" in value:
-                cure = Fix(explanation.replacement(value) or "leave it out")
+            cure = Fix(_cure_of(explanation, trainer, value, is_key))
+    known = schema.fields.get(problem.where or "")
+    if known is not None and not known.settable:
+        replacement = replace_unsettable(known.name, value, schema.fields)
+        cure = cure if replacement is None else Fix(replacement)
     report = warning if problem.id == "unverified" else error
     return report(problem.id, message, line, problem.where, cure=cure)
+
+
+def _cure_of(explanation: Explanation, trainer: TrainerScript, value: str, is_key: bool) -> str:
+    """Return what to do about a flag that the trainer lacks, which is given with this value."""
+    if explanation.use:
+        use = explanation.use if is_key else f"--{explanation.renamed(value)}"
+        return f"write {use}"
+    if value in explanation.instead:
+        return f"no flag does it, {explanation.instead[value]} of launch does"
+    if explanation.write or explanation.otherwise or "$" in value:
+        return explanation.replacement(value) or "leave it out"
+    if explanation.removed:
+        return "leave it out"
+    return f"`launch flags {trainer.name}` lists what it has"
 
 
 def _unknown_names(given: GivenFlags, line_at: LineAt, report: ArgvReport) -> Iterator[LintFinding]:
@@ -329,9 +361,14 @@ def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFindin
 
 
 def _value_of(arguments: Sequence[Argument], index: int | None) -> str:
-    """Return the value of the flag at `index`: after `=`, or the next argument; "" if none."""
+    """Return the value of the flag at `index`: after `=`, or the next argument; "" if none.
+
+    The argument at `index` may be the value itself.
+    """
     if index is None or index >= len(arguments):
         return ""
+    if not arguments[index].text.startswith("-"):
+        return arguments[index].text
     _, equals, value = arguments[index].text.partition("=")
     if equals:
         return value

@@ -29,6 +29,8 @@ _ARITHMETIC = re.compile(r"[\d\s()+*/%-]+")
 _PROGRAM_PATH = re.compile(
     r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+([A-Za-z_][\w.+-]*)\s*[)`]"
 )
+# `${X:+words}`, also with - or = for +
+_ALTERNATIVE = re.compile(r"\$\{\w+(?:\[[@*]\])?:?[-+=](.*)\}", re.DOTALL)
 _PATTERN = re.compile(r"[*?]|\[[^]]+\]")
 _SPLIT_OR_REPLACED = re.compile(r"[ \t\n*?]|\[[^]]+\]")
 _FIELD = re.compile(r"[ \t\n]+")
@@ -81,7 +83,7 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
             raw = "$_" if piece.source.startswith(("$(", "`", "<(", ">(")) else piece.source
             is_single = piece.quoted and piece.kind != "array"
             unknown = Argument(piece.source, line, is_resolved=False, is_single=is_single, raw=raw)
-            parts = [unknown._replace(may_hold=_possible_words(piece, variables))]
+            parts = [unknown._replace(may_hold=_possible_words(piece, word.start, variables))]
         for index, part in enumerate(parts):
             if index:
                 groups.append([])
@@ -90,18 +92,29 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
     return [_join(parts, line) for parts in groups if parts]
 
 
-def _possible_words(piece: Piece, variables: Variables) -> tuple[Argument, ...]:
-    """Return the literal words of every value that the text gives to an unknown variable."""
-    words: list[Argument] = []
+def _possible_words(piece: Piece, offset: int, variables: Variables) -> tuple[Argument, ...]:
+    """Return the literal words of every value that the text gives to an unknown variable, and those
+    of what stands in its place: `${X:+--packing}`.
+    """
+    words = _alternative_words(piece, variables.line_of(offset))
     if piece.kind in ("variable", "array"):
         for value in variables.parts.get(piece.text, ()):
             line = variables.line_of(value.start)
             if value.elements is None:
                 words += [literal_argument(text, line) for text in value.text.split()]
+                for part in value.pieces:
+                    words += _alternative_words(part, line)
             for word in value.elements or ():
                 if all(part.kind == "text" for part in word.pieces):
                     words.append(literal_argument(word.text, variables.line_of(word.start)))
     return tuple(words)
+
+
+def _alternative_words(piece: Piece, line: int) -> list[Argument]:
+    """Return the words of `${X:+words}` and the like, without their quotes."""
+    match = _ALTERNATIVE.fullmatch(piece.source)
+    words = re.sub(r"[\"']", "", match.group(1)).split() if match is not None else []
+    return [literal_argument(text, line) for text in words]
 
 
 def _expand_default(

@@ -121,12 +121,27 @@ def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker)
     closest = min(verdicts, key=_distance)
     if closest.ok is not False:
         return closest
+    foreign = [str(problem.where) for problem in closest.problems if _is_foreign(problem)]
+    if foreign:
+        keys = ", ".join(foreign[:3])
+        message = (
+            f"not decided: no trainer here has {keys}, so that another program may read this file; "
+            f"the closest trainer is {closest.script}"
+        )
+        cure = "--trainer TRAINER checks it against one"
+        note = warning("undecided", message, flags.line, cure=cure)
+        return replace(closest, ok=None, findings=(note, *closest.warnings))
     message = (
         "no trainer accepts this file; the problems listed are those of the closest one, "
         f"{closest.script} (use --trainer to choose another)"
     )
     note = warning("no_trainer_accepts", message, flags.line)
     return replace(closest, findings=(note, *closest.findings))
+
+
+def _is_foreign(problem: LintFinding) -> bool:
+    """Return whether a problem is about a key that no trainer has, had or resembles."""
+    return problem.id == "unknown_flag" and problem.cure is None
 
 
 def _distance(verdict: LintVerdict) -> tuple[int, int]:

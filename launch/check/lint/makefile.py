@@ -27,6 +27,7 @@ _JINJA = re.compile(r"\{\{.*?\}\}")
 _TAG_IN_COMMAND = re.compile(r"(?<=\\\n)[ \t]*\{%.*?%\}[ \t]*(?=\n[ \t]*(-|\{%)?)")
 _TAG = re.compile(r"\{%.*?%\}")
 _EXEC_FORM = re.compile(r"[ \t]*(CMD|ENTRYPOINT|RUN)[ \t]+(\[.*\])[ \t]*")
+_STAGE = re.compile(r"[ \t]*FROM[ \t]", re.IGNORECASE)
 _MAX_EXPANDED = 100_000  # characters of one line after substitution
 
 
@@ -117,23 +118,38 @@ def template_as_shell(text: str) -> str:
 def dockerfile_as_shell(text: str) -> str:
     """Return a Dockerfile with the lists of CMD, ENTRYPOINT and RUN as commands.
 
-    ENTRYPOINT gets further arguments.
+    The list of CMD is the arguments of the ENTRYPOINT of its stage, which gets unknown ones
+    without it.
     """
     shell: list[str] = []
+    stage: dict[str, int] = {}  # the indices in `shell` of the stage's instructions with a list
     for parts in logical_lines(text):
         joined = " ".join(part.removesuffix("\\") for part in parts)
-        match = _EXEC_FORM.fullmatch(joined)
+        if _STAGE.match(joined) is not None:
+            _give_arguments(shell, stage)
+            stage = {}
         lines = parts
+        match = _EXEC_FORM.fullmatch(joined)
         with suppress(ValueError, TypeError):  # the text in brackets is not a list of strings
             if match is not None:
                 instruction, words = match.groups()
-                command = f"{instruction} {shlex.join(json.loads(words))}"
-                if instruction == "ENTRYPOINT":
-                    command += ' "$@"'
                 empty_lines = [""] * (len(parts) - 1)  # the line numbers stay
-                lines = [command, *empty_lines]
+                lines = [f"{instruction} {shlex.join(json.loads(words))}", *empty_lines]
+                stage[instruction] = len(shell)
         shell.extend(lines)
+    _give_arguments(shell, stage)
     return "\n".join(shell)
+
+
+def _give_arguments(shell: list[str], stage: Mapping[str, int]) -> None:
+    """Move the words of a stage's CMD behind those of its ENTRYPOINT."""
+    if "ENTRYPOINT" not in stage:
+        return
+    arguments = '"$@"'
+    if "CMD" in stage:
+        arguments = shell[stage["CMD"]].removeprefix("CMD ")
+        shell[stage["CMD"]] = ""
+    shell[stage["ENTRYPOINT"]] += f" {arguments}"
 
 
 def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:

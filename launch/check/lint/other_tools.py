@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.check.lint.trainer_commands import LintFinding, warning
-from launch.config.other_tool_files import TRL_TOOL, recognise_tool
+from launch.config.other_tool_files import TRL_TOOL, has_other_data, recognise_tool
 from launch.config.yaml_nodes import Mapping, Node
 from launch.worker.finding import Fix
 
@@ -24,14 +24,16 @@ def find_other_tool(
     for document in documents:
         if not isinstance(document, Mapping):
             return None
-        tool = recognise_tool([key.text for key, _ in document.entries()])
+        names = [key.text for key, _ in document.entries()]
+        tool = recognise_tool(names)
         if tool is None:
             return None
         message = f"this is a file of {tool}, which launch translates"
         cure = Fix.of("{0} shows what it becomes here", f"$ launch lint {shlex.quote(str(path))}")
         if explicit:
             cure = _plan(path) or cure
-        return warning("other_tool", message, document.line, cure=cure), tool == TRL_TOOL
+        has_flags = tool == TRL_TOOL and not has_other_data(names)
+        return warning("other_tool", message, document.line, cure=cure), has_flags
     return None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from launch.check.lint.code_blocks import find_code_blocks
+from launch.check.lint.code_blocks import CodeBlock, find_code_blocks, find_notebook_blocks
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import (
     dockerfile_as_shell,
@@ -18,6 +18,7 @@ from launch.check.lint.makefile import (
 )
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.trainer_commands import (
+    HINT,
     NO_COMMANDS,
     LintFinding,
     ScanResult,
@@ -43,7 +44,7 @@ _STARTS_PROGRAM = re.compile(
 )
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _CODE_SUFFIX = re.compile(
-    r"\.(?:py|ipynb|c|cc|cpp|cu|h|js|ts|rs|go|java|toml|ini|cfg|lock|csv|jsonl|html|css|xml|conf)"
+    r"\.(?:py|c|cc|cpp|cu|h|js|ts|rs|go|java|toml|ini|cfg|lock|csv|jsonl|html|css|xml|conf)"
 )
 
 
@@ -78,7 +79,7 @@ def scan_file(path: Path, explicit: bool) -> ScanResult:
         if not explicit:
             return NO_COMMANDS
         if _CODE_SUFFIX.fullmatch(path.suffix.lower()) and not text.startswith("#!"):
-            kinds = "lint reads shell, Markdown, YAML and make files"
+            kinds = "lint reads shell, Markdown, notebooks, YAML and make files"
             message = f"{path.suffix} files are not supported: {kinds}"
             return ScanResult(notes=(*notes, warning("not_read", message, 1)))
         read = _read_shell
@@ -159,8 +160,22 @@ def _read_shell(text: str, first: int) -> ScanResult:
 
 def _read_markdown(text: str, first: int) -> ScanResult:
     """Read each code block of a Markdown file."""
+    return _read_blocks(find_code_blocks(text))
+
+
+def _read_notebook(text: str, first: int) -> ScanResult:
+    """Read the commands of a Jupyter notebook."""
+    if HINT.search(text) is None:  # most of a notebook is output
+        return NO_COMMANDS
+    try:
+        return _read_blocks(find_notebook_blocks(text))
+    except (ValueError, RecursionError) as fault:
+        return ScanResult(notes=(warning("not_read", f"not a notebook: {fault}", 1),))
+
+
+def _read_blocks(blocks: Iterable[CodeBlock]) -> ScanResult:
     scans: list[ScanResult] = []
-    for block in find_code_blocks(text):
+    for block in blocks:
         read = _reader_of_language(block.language)
         if read is None:
             if _may_start_trainer(block.text):
@@ -199,6 +214,7 @@ _READERS: tuple[tuple[_Reader, str, str], ...] = (
     (find_in_justfile, r"\.?justfile|.+\.just", "just|justfile"),
     (_read_dockerfile, r"dockerfile.*|.+\.dockerfile", "docker|dockerfile"),
     (_read_markdown, r".+\.(?:md|markdown|mdx)", _NEVER),
+    (_read_notebook, r".+\.ipynb", _NEVER),
     (_read_yaml, r".+\.(?:ya?ml|json)", "ya?ml|json"),
     (_read_template, r".+\.(?:j2|jinja2?|tmpl|tpl)", _NEVER),
     # Many job scripts have no suffix.

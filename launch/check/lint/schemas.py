@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch.check.lint.trainer_commands import TrainerScript
 from launch.errors import UserError, refusal
-from launch.upstream.pin.checkout import Checkout, fetch_command, is_checkout
+from launch.upstream.pin.checkout import SUBMODULE, Checkout, fetch_command, is_checkout
 from launch.upstream.resolve import resolve_schema
 from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import ENTRIES
@@ -82,15 +82,14 @@ class TrainerSchemas:
             from launch.upstream.capture.start import capture_schema  # slow to import
 
             return capture_schema(trainer.script, root, sys.executable)
-        if self.checkout is None or trainer.is_trl:
-            message = (
-                f"the flags of {trainer.script} are not in the lock, "
-                "and no open-instruct checkout was found"
-            )
-            cure = f"get the checkout: {fetch_command()}, or point to one with --upstream DIR"
-        else:
-            message = f"the flags of {trainer.script} are not in the lock"
+        message = f"the flags of {trainer.script} are not in the lock"
+        if self.checkout is not None and self.checkout.found_by == SUBMODULE:
             cure = f"name the checkout to ask its parser: --upstream {self.checkout.root}"
+        elif self.checkout is not None or trainer.is_trl:
+            cure = "leave out --from-lock to ask its parser"
+        else:
+            message += ", and no open-instruct checkout was found"
+            cure = f"get the checkout: {fetch_command()}, or point to one with --upstream DIR"
         raise refusal("no_upstream", message, cure=cure)
 
 

@@ -21,6 +21,8 @@ _INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # `A[0]=`, whose brackets ar
 # The text before a `~` that is a home folder: `~/x`, `X=~/x`, `X=a:~/x`.
 _HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")
 ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
+# `${X[@]+"${X[@]}"}`, which is `"${X[@]}"` that `set -u` takes when X is empty
+_ELEMENTS_IF_ANY = re.compile(r"\$\{([A-Za-z_]\w*)\[@\]:?\+(\"?)\$\{\1\[@\]\}\2\}")
 # `${X:-1}` and `${X:="1"}`; a default with escapes, or with quotes inside, is not read
 _DEFAULT = re.compile(
     r"\$\{([A-Za-z_]\w*)(:?)[-=]"
@@ -165,10 +167,18 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
     if text.startswith("${", pos):
         end = find_closing(text, pos + 1, pos, "${")
         source = text[pos:end]
-        if "[@]" in source or "[*]" in source or source.startswith(("${@", "${*")):
-            return Piece("array", "", quoted, source), end
-        return Piece("unknown", source, quoted, source), end
+        return _parse_braces(source, quoted), end
     return Piece("text", "$", quoted, "$"), pos + 1
+
+
+def _parse_braces(source: str, quoted: bool) -> Piece:
+    """Return the expansion of `${...}` with more than a name in its braces."""
+    elements = _ELEMENTS_IF_ANY.fullmatch(source)
+    if elements is not None:
+        return Piece("array", elements.group(1), quoted or elements.group(2) != "", source)
+    if "[@]" in source or "[*]" in source or source.startswith(("${@", "${*")):
+        return Piece("array", "", quoted, source)
+    return Piece("unknown", source, quoted, source)
 
 
 class Default(NamedTuple):

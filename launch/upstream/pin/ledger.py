@@ -7,6 +7,7 @@ renamed `dataset_mixer_list` to `mixer_list`, and finetune still has the old nam
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,7 @@ class Explanation:
     def replacement(self, value: str) -> str | None:
         """Return what to do in place of a removed flag whose leaving out changes the training."""
         if self.write:
-            return f"write {self.write.replace('{value}', value or 'VALUE')}"
+            return _write(self.write, value)
         if self.otherwise:
             return self.otherwise
         for old, override in self.instead.items():
@@ -232,12 +233,45 @@ def _with_replacement(
     explanation: Explanation, flag: str, known_flags: Collection[str]
 ) -> Explanation:
     """Return the explanation with what does the same as a removed flag, by flags of the trainer."""
-    known = _replacements().get(flag, {})
-    for line in known.get("write", ()):
-        names = re.findall(r"--(\w+)", line)
-        if all(name in known_flags for name in names):
-            return replace(explanation, write=line)
-    return replace(explanation, otherwise=known.get("otherwise"))
+    line = _replacing_line(flag, known_flags)
+    if line is not None:
+        return replace(explanation, write=line)
+    return replace(explanation, otherwise=_replacements().get(flag, {}).get("otherwise"))
+
+
+def replace_unsettable(flag: str, value: str, known_flags: Collection[str]) -> str | None:
+    """Return what to write in place of a flag that no command line can set, such as a map of data
+    sets; None if no other flag does the same.
+    """
+    line = _replacing_line(flag, known_flags)
+    return None if line is None else _write(line, value)
+
+
+def _replacing_line(flag: str, known_flags: Collection[str]) -> str | None:
+    """Return the flags that do the same as this one, all of which are known; None without them."""
+    lines: Sequence[str] = _replacements().get(flag, {}).get("write", ())
+    for line in lines:
+        if all(name in known_flags for name in re.findall(r"--(\w+)", line)):
+            return line
+    return None
+
+
+def _write(line: str, value: str) -> str:
+    """Return the cure that writes a line of flags, with `{value}`, or `{pairs}` of a map, inserted."""
+    if "{pairs}" in line:
+        return f"write {line.replace('{pairs}', _as_pairs(value))}"
+    return f"write {line.replace('{value}', value or 'VALUE')}"
+
+
+def _as_pairs(text: str) -> str:
+    """Return a map in JSON as a list: `a 1.0 b 0.5`; names of its parts for any other text."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not content:
+        return "NAME SHARE"
+    return " ".join(f"{name} {share}" for name, share in content.items())
 
 
 @cache

@@ -220,8 +220,21 @@ class _ArgvChecker(ArgvReport):
                 self._add_unknown_flag(index, token.text.partition("=")[0], split)
             elif not may_be_value:
                 message = f"'{token.text}' does not belong to a flag"
-                cure = _positional_cure(split, tokens, index)
+                cure = self._file_cure(index, token) or _positional_cure(split, tokens, index)
                 self._add(index, Finding.error("positional", message, None, cure))
+
+    def _file_cure(self, index: int, token: ArgvToken) -> str | None:
+        """Explain a file of flags that the trainer does not read; None for any other argument."""
+        if not re.search(r"\.(?:ya?ml|json)$", token.text):
+            return None
+        script = self.schema.entry.rpartition("/")[2]
+        if self.schema.config_flag:
+            return None if self.config_given else f"write --config {token.text}"
+        if not self.schema.yaml_file:
+            return f"{script} reads no file of flags: write them on the command line"
+        if index:
+            return f"{script} reads a file of flags as its first argument only"
+        return f"{script} reads a file of flags whose name ends with .yaml only"
 
     @staticmethod
     def _may_contain_flags(given: GivenOption) -> bool:
@@ -342,6 +355,9 @@ class _ArgvChecker(ArgvReport):
         if suggestions:
             choice = " or ".join(f"--{suggestion}" for suggestion in suggestions)
             cure = f"did you mean {choice}?"
+        if self.schema.config_flag and text == "--config":
+            # TrlParser looks for the word alone (trl/scripts/utils.py:321)
+            cure = "write --config FILE: TRL reads no file after '='"
         unknown_parts = self.schema.unknown
         if unknown_parts:
             self.undecided.append(f"whether --{given} exists: {unknown_parts[0].reason}")

@@ -129,7 +129,7 @@ RUN = "python open_instruct/dpo.py"
         (
             "Dockerfile.gpu",
             'ENTRYPOINT ["python", "open_instruct/dpo.py"]\nCMD ["--a", "1"]\n',
-            [False],
+            [True, True],
         ),
         (
             "a.sh.j2",

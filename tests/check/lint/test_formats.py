@@ -80,7 +80,7 @@ def test_the_hook_is_given_what_lint_reads_of_a_folder(tmp_path: Path) -> None:
     names = [
         "run.sh", "a.bash", "job.sbatch", "job.slurm", "x.txt", "x.cmd", "x.job", "Makefile", "a.mk",
         "justfile", "Dockerfile", "x.dockerfile", "a.yaml", "a.yml", "README.md", "a.mdx", "run.sh.j2",
-        "x.tmpl", "run", "train.py", "a.csv", "a.toml", "a.json",
+        "x.tmpl", "a.ipynb", "run", "train.py", "a.csv", "a.toml", "a.json",
     ]  # fmt: skip
     for name in names:
         (tmp_path / name).write_text("x", encoding="utf-8")
