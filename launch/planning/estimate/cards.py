@@ -177,11 +177,17 @@ class Rates:
     matrix: float  # FLOP/s of a layer's matrices
     masked: float  # FLOP/s of attention over a whole row x row mask
     causal: float  # FLOP/s of attention without a mask
-    memory: float  # bytes/s of everything between
+    memory: float  # bytes/s of everything between, of which what is saved is counted
+    unfused: float  # the factor on these bytes without Liger, whose kernels fuse what lies between
+    streamed: float  # bytes/s of kernels whose reads and writes are all counted
+    summed: (
+        float  # bytes/s of the length of W + B @ A (DoRA), which reads one of them across its rows
+    )
     link: float  # bytes/s that each rank sends in a ring
     offload: float  # bytes/s between a GPU and its host
     exposed: float  # the share of communication that does not overlap with computation
     layer: float  # seconds of the host to issue a layer's forward and backward pass, without ZeRO-3
+    adapted: float  # the same for the adapter of one matrix
     sharded_layer: float  # seconds of the host for a layer with ZeRO-3
     expandable: float  # the factor on `sharded_layer` with expandable segments
     # Seconds without overlap for a layer's gradients in each micro batch under ZeRO 1 and 2.
@@ -189,7 +195,8 @@ class Rates:
     step: float  # seconds of a step outside the micro batches, without ZeRO
     sharded_step: float  # seconds of a step outside the micro batches, with ZeRO
     varying: float  # seconds of each micro batch whose length differs from the one before it
-    # Additional seconds of each micro batch of one sample if samples vary; the cause is not known.
+    # Additional seconds of each micro batch of one sample under ZeRO-3, if samples vary; the cause is
+    # not known.
     single_sample: float
     # The standard deviation of log(measured / predicted seconds) that all settings on a GPU share.
     bias: float
@@ -198,21 +205,25 @@ class Rates:
 
 # Fitted by benchmarks/fit_speed.py to the steps measured in benchmarks/; the script has the files.
 H200 = Rates(
-    matrix=695e12,
-    masked=215e12,
-    causal=358e12,
-    memory=2.83e12,
-    link=158e9,
+    matrix=743e12,
+    masked=207e12,
+    causal=387e12,
+    memory=2.32e12,
+    unfused=2.26,
+    streamed=4.07e12,
+    summed=1.59e12,
+    link=138e9,
     offload=20e9,
-    exposed=0.44,
-    layer=1.5e-3,
-    sharded_layer=12.7e-3,
-    expandable=1.79,
-    reduced_layer=1.19e-3,
-    step=0.0575,
-    sharded_step=0.0638,
-    varying=0.0391,
-    single_sample=0.494,
+    exposed=0.432,
+    layer=1.63e-3,
+    adapted=0.582e-3,
+    sharded_layer=12.2e-3,
+    expandable=2.02,
+    reduced_layer=1.27e-3,
+    step=0.0544,
+    sharded_step=0.0692,
+    varying=0.0357,
+    single_sample=0.497,
     bias=0.1,
     spread=0.1,
 )
@@ -223,10 +234,14 @@ CPU = Rates(
     masked=30e9,
     causal=30e9,
     memory=10e9,
+    unfused=1.5,
+    streamed=10e9,
+    summed=10e9,
     link=1e9,
     offload=1e9,
     exposed=1.0,
     layer=5e-3,
+    adapted=0.5e-3,
     sharded_layer=50e-3,
     expandable=1.0,
     reduced_layer=5e-3,
@@ -269,6 +284,8 @@ def rates_for_card(card: str | None) -> CardRates:
         masked=H200.masked * share,
         causal=H200.causal * share,
         memory=H200.memory * share,
+        streamed=H200.streamed * share,
+        summed=H200.summed * share,
         bias=_UNMEASURED_BIAS,
     )
     why = f"a {listed.name} was not measured: the rates of an {_H200}, scaled by the data sheet"

@@ -208,15 +208,18 @@ def _has_live_reference(plan: Plan) -> bool:
 
 
 def _count_extra_passes(plan: Plan) -> int:
-    """Return the number of forward passes without gradients of each micro batch of KTO; 0 for others.
+    """Return the number of forward passes without gradients of each micro batch: those of TRL's KTO,
+    and of the reference of its DPO.
 
-    With the KL term the policy makes one of mismatched answers (trl/trainer/kto_trainer.py:1379). The
-    reference makes the same and one of the answers (1425-1436), as a model of its own or as the model
-    with its adapter switched off. The passes of DPO's reference are in the measured rates.
+    With the KL term the policy of KTO makes one of mismatched answers (trl/trainer/kto_trainer.py:1379).
+    The reference makes the same and one of the answers (1425-1436), as a model of its own or as the
+    model with its adapter switched off. Upstream's DPO has computed its reference before.
     """
+    values = values_of(plan.flags)
+    if plan.config.stage.kind == Kind.dpo:
+        return int(has_reference(plan) and not values.get("precompute_ref_log_probs"))
     if plan.config.stage.kind != Kind.kto:
         return 0
-    values = values_of(plan.flags)
     mismatched = int(values.get("loss_type", "kto") == "kto")
     if values.get("precompute_ref_log_probs"):
         return mismatched
@@ -345,10 +348,11 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
     return AdapterSetting(
         parameters=lora.count_parameters(shape),
         rank=lora.rank,
-        layers=lora.count_layers(shape),
+        names=tuple(lora.layer_names(shape.matrices)),
         fp32=fp32,
         casts=casts_inputs,
         quantized=quantized,
+        drops_inputs=lora.dropout > 0,
         dora_outputs=lora.count_outputs(shape) if lora.dora else 0,
         whole=whole[0],
         whole_embedding=whole[1],
