@@ -32,6 +32,7 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     adapters.adapter_has_a_rank,
     adapters.adapted_layers_exist,
     adapters.names_beside_the_layers_are_lists,
+    adapters.named_modules_and_parameters_exist,
     adapters.rank_fits,
     adapters.continued_adapter_keeps_its_settings,
     data.cache_has_no_wildcards,
