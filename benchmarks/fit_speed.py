@@ -209,6 +209,7 @@ def adapter_setting(row: Mapping[str, Any]) -> MemorySetting:
     """The setting of a run of h200_lora_memory.json, without its tokens."""
     is_trl, nf4 = row["trainer"] != "finetune", row.get("quantize") == "nf4"
     is_dpo = row["trainer"] == "trl_dpo"
+    reference = int(is_dpo and not row.get("reference_pairs"))
     return MemorySetting(
         shape_named("8b"),
         Kind.dpo if is_dpo else Kind.sft,
@@ -222,7 +223,8 @@ def adapter_setting(row: Mapping[str, Any]) -> MemorySetting:
         fused_loss=row["liger"] and not is_trl,
         attention=Attention.flash if row["attention"] == "flash_2" else Attention.sdpa,
         chunked_head=is_trl,
-        extra_passes=int(is_dpo and not row.get("reference_pairs")),
+        extra_passes=reference,
+        reference_passes=reference,
         reference_factor=row.get("reference_pairs", 0) / row["per_device"],
         adapter=replace(ADAPTER, fp32=not nf4, casts=row["casts"], quantized=nf4),
     )
@@ -268,6 +270,36 @@ def read_optimizers(path: Path) -> Iterator[Point]:
         yield Point(f"trl_sft {words[-1]}, 1x4", setting, (ROW,), row["step_seconds"], tokens)
 
 
+def read_kto(path: Path) -> Iterator[Point]:
+    """Runs of KTO on rows that all reach the limit: the policy makes one pass more for the KL term,
+    the reference two.
+    """
+    for row in json.loads(path.read_text())["settings"]:
+        words, length = row["words"], row["length"]
+        adapter = ADAPTER if "stage=lora_kto" in words else None
+        setting = MemorySetting(
+            shape_named(row["model"]),
+            Kind.kto,
+            Mode.single,
+            1,
+            4,
+            1,
+            accumulation=8,
+            padding=False,
+            checkpointing=adapter is None and "recipe.gradient_checkpointing=false" not in words,
+            attention=Attention.flash,
+            chunked_head=True,
+            autocast=adapter is None,
+            extra_passes=3,
+            reference_passes=2,
+            expandable_segments=True,
+            adapter=adapter,
+        )
+        samples = setting.micro_batch * setting.accumulation
+        name = f"{words[0]} {row['model']} {length}"
+        yield Point(name, setting, (length,), row["step_seconds"], samples * length)
+
+
 def read_widths(path: Path) -> Iterator[Point]:
     """A rollout of an adapter over one GPU, and over two with ZeRO-3."""
     for run in json.loads(path.read_text())["rollout"]["runs"]:
@@ -300,6 +332,7 @@ FILES: Mapping[str, Callable[[Path], Iterator[Point]]] = {
     "h200_lora_memory.json": read_adapters,
     "h200_optimizers_8b.json": read_optimizers,
     "h200x2_rollout_lora_8b.json": read_widths,
+    "h200_kto.json": read_kto,
 }
 
 

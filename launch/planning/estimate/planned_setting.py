@@ -118,7 +118,8 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         autocast=_has_autocast(plan),
         chunked_head=is_trl,
         reference=_has_live_reference(plan),
-        extra_passes=_count_extra_passes(plan),
+        extra_passes=_count_policy_passes(plan) + _count_reference_passes(plan),
+        reference_passes=_count_reference_passes(plan),
         generation=generation,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
@@ -207,23 +208,26 @@ def _has_live_reference(plan: Plan) -> bool:
     return has_reference(plan) and plan.lora is None and not is_precomputed
 
 
-def _count_extra_passes(plan: Plan) -> int:
-    """Return the number of forward passes without gradients of each micro batch: those of TRL's KTO,
-    and of the reference of its DPO.
-
-    With the KL term the policy of KTO makes one of mismatched answers (trl/trainer/kto_trainer.py:1379).
-    The reference makes the same and one of the answers (1425-1436), as a model of its own or as the
-    model with its adapter switched off. Upstream's DPO has computed its reference before.
+def _count_policy_passes(plan: Plan) -> int:
+    """Return the number of forward passes without gradients of each micro batch that the trained model
+    makes: with KTO's KL term one of mismatched answers (trl/trainer/kto_trainer.py:1379).
     """
-    values = values_of(plan.flags)
-    if plan.config.stage.kind == Kind.dpo:
-        return int(has_reference(plan) and not values.get("precompute_ref_log_probs"))
-    if plan.config.stage.kind != Kind.kto:
+    is_kto = plan.config.stage.kind == Kind.kto
+    return int(is_kto and values_of(plan.flags).get("loss_type", "kto") == "kto")
+
+
+def _count_reference_passes(plan: Plan) -> int:
+    """Return the number of forward passes of each micro batch that the reference of TRL's DPO or KTO
+    makes, as a model of its own or as the model with its adapter switched off: of what is trained on,
+    and of what the policy alone passes through as well (kto_trainer.py:1425-1436).
+
+    Upstream's DPO has computed its reference before.
+    """
+    kind = plan.config.stage.kind
+    is_precomputed = values_of(plan.flags).get("precompute_ref_log_probs")
+    if kind not in (Kind.dpo, Kind.kto) or is_precomputed or not has_reference(plan):
         return 0
-    mismatched = int(values.get("loss_type", "kto") == "kto")
-    if values.get("precompute_ref_log_probs"):
-        return mismatched
-    return 2 * mismatched + 1
+    return 1 + _count_policy_passes(plan)
 
 
 def _sample_limit(plan: Plan) -> int:

@@ -97,6 +97,7 @@ class MemorySetting:
     # Further forward passes of a micro batch in a step, without gradients: those of KTO's KL term, and
     # its reference's.
     extra_passes: int = 0
+    reference_passes: int = 0  # those of them that are the reference's, without the adapter
     # Samples of a forward pass that precomputes log-probs, over those of a training pass.
     reference_factor: float = 0.0
     # Samples of a forward pass of the evaluation, over those of a training pass; 0: no evaluation.

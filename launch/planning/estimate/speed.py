@@ -174,7 +174,8 @@ def _adapter_seconds(setting: MemorySetting, tokens: int, rates: Rates) -> float
     adapter = setting.adapter
     if adapter is None:
         return 0.0
-    forward = (2 if setting.checkpointing else 1) + setting.extra_passes
+    policy = setting.extra_passes - setting.reference_passes
+    forward = (2 if setting.checkpointing else 1) + policy
     sizes = [setting.shape.matrices[name] for name in adapter.names]
     inputs = sum(size for size, _ in sizes)
     outputs = sum(size for _, size in sizes)
@@ -184,7 +185,8 @@ def _adapter_seconds(setting: MemorySetting, tokens: int, rates: Rates) -> float
     if adapter.casts:  # to fp32, and by autocast back to bf16
         streamed += 12 * tokens * inputs * (forward + 1)
     if adapter.quantized:  # backward dequantizes for the gradient of the input
-        streamed += (forward + 1) * _NF4_WEIGHT * setting.shape.layer
+        passes = forward + 1 + setting.reference_passes
+        streamed += passes * _NF4_WEIGHT * setting.shape.layer
     seconds = streamed / rates.streamed
     if adapter.dora_outputs:
         seconds += _dora_seconds(adapter, sizes, tokens, forward, rates)
@@ -231,11 +233,13 @@ def _host_seconds(setting: MemorySetting, rates: Rates) -> float:
         layer = rates.layer
         if setting.checkpointing:
             layer *= 4 / 3
-    seconds = layer * kernels
+    seconds = layer * kernels * (1 + setting.extra_passes / 3)
     if setting.adapter is not None:
-        passes = 4 / 3 if setting.checkpointing else 1.0
-        seconds += passes * setting.adapter.layers * rates.adapted
-    return setting.shape.layers * seconds * (1 + setting.extra_passes / 3)
+        passes = 3 + setting.extra_passes - setting.reference_passes
+        if setting.checkpointing:
+            passes += 1
+        seconds += passes / 3 * setting.adapter.layers * rates.adapted
+    return setting.shape.layers * seconds
 
 
 def _fixed_seconds(setting: MemorySetting, rates: Rates) -> float:
@@ -403,6 +407,7 @@ def doubt_setting(setting: MemorySetting) -> TimeDoubt | None:
         return None
     dora = adapter.dora_outputs > 0
     several = setting.ranks > 1
+    sdpa = setting.attention == Attention.sdpa
     never = {
         "with recipe.lora.target_parameters": bool(adapter.weights),
         "with DoRA over 4-bit weights": dora and adapter.quantized,
@@ -414,6 +419,7 @@ def doubt_setting(setting: MemorySetting) -> TimeDoubt | None:
         "with DoRA": dora,
         "with 4-bit weights": adapter.quantized,
         "of an adapter on several GPUs": several,
+        "of an adapter's DPO with SDPA": sdpa and setting.kind == Kind.dpo,
     }
     for kind, is_such in never.items():
         if is_such:

@@ -87,10 +87,10 @@ def fit() -> Any:
 
 
 def test_a_measured_step_is_predicted_by_rates_that_the_others_give(fit: Any) -> None:
-    errors = [abs(math.exp(-error) - 1) for error in fit.left_out_errors()]
-    assert len(errors) >= 57
+    errors = sorted(abs(math.exp(-error) - 1) for error in fit.left_out_errors())
+    assert len(errors) >= 60
     assert statistics.median(errors) < 0.08
-    assert max(errors) < 0.22
+    assert errors[-2] < 0.20 and errors[-1] < 0.30  # the last is an adapter's DPO with SDPA
 
 
 def point_named(fit: Any, name: str) -> Any:
@@ -172,6 +172,7 @@ def test_a_single_short_row_waits_for_the_host(fit: Any) -> None:
     ("overrides", "doubt"),
     [
         (("recipe.lora.dora=true",), "one run alone"),
+        (("stage=lora_dpo", "recipe.attention=sdpa"), "DPO with SDPA"),
         (("recipe.lora.quantize=nf4",), "one run alone"),
         (("recipe.lora.dora=true", "recipe.lora.quantize=nf4"), "DoRA over 4-bit"),
         (("recipe.lora.dora=true", "recipe.lora.dropout=0.1"), "DoRA and dropout"),
@@ -185,7 +186,8 @@ def test_a_single_short_row_waits_for_the_host(fit: Any) -> None:
 )
 def test_a_plan_names_what_was_hardly_measured(overrides: tuple[str, ...], doubt: str) -> None:
     width = () if "gpus=2" in overrides else ("gpus=1",)
-    line = ("stage=lora_sft", *width, "cluster.gpu_type=h200", *overrides)
+    stage = () if "stage=lora_dpo" in overrides else ("stage=lora_sft",)
+    line = (*stage, *width, "cluster.gpu_type=h200", *overrides)
     last = lines_of("time", *line)[-1]
     assert doubt in last and "to 1." in last and "times as long" in last
     plain = "\n".join(lines_of("time", "stage=lora_sft", "gpus=1", "cluster.gpu_type=h200"))
