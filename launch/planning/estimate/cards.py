@@ -40,8 +40,7 @@ _ADA = "NVIDIA L4 / L40 / L40S data sheets"
 _GA102 = "NVIDIA A40 / RTX A6000 data sheets"
 _GEFORCE = "NVIDIA Ampere GA102, Ada and RTX Blackwell GPU architecture papers"
 
-# Each pattern is searched in the name that nvidia-smi reports, in lower case; the first match
-# counts.
+# Each pattern is searched in a name as `_plain_name` writes it; the first match counts.
 _CARDS: tuple[tuple[str, Card], ...] = (
     (r"\bgb200\b", Card("GB200", 2500, 186, "NVIDIA GB200 NVL72 data sheet")),
     (r"\bb200\b", Card("B200", 2250, 180, "NVIDIA DGX B200 data sheet", 183359)),
@@ -60,35 +59,68 @@ _CARDS: tuple[tuple[str, Card], ...] = (
     (r"\bl40s\b", Card("L40S", 362, 48, _ADA, 46068)),
     (r"\bl40\b", Card("L40", 181, 48, _ADA, 46068)),
     (r"\bl4\b", Card("L4", 121, 24, _ADA, 23034)),
-    (r"\brtx ?5090$", Card("RTX 5090", 209.5, 32, _GEFORCE, 32607)),
-    (r"\brtx ?4090$", Card("RTX 4090", 165.2, 24, _GEFORCE, 24564)),
-    (r"\brtx ?3090$", Card("RTX 3090", 71, 24, _GEFORCE, 24576)),
+    (r"^(rtx ?)?5090$", Card("RTX 5090", 209.5, 32, _GEFORCE, 32607)),
+    (r"^(rtx ?)?4090$", Card("RTX 4090", 165.2, 24, _GEFORCE, 24564)),
+    (r"^(rtx ?)?3090$", Card("RTX 3090", 71, 24, _GEFORCE, 24576)),
 )
 
 
+_MAKERS = re.compile(r"\b(nvidia|geforce|tesla)\b")
+_SIZE = re.compile(r"\b(\d+) ?g(b|ib)?\b")  # the memory that a name has, such as 80GB
 _MIG = re.compile(r"\bmig\b|\b\d+g\.\d+gb\b")  # a slice of a GPU, as nvidia-smi or Slurm names it
 
 
-def card_named(name: str, memory: float | None = None) -> Card | None:
-    """Return the GPU that nvidia-smi, torch or a Slurm cluster calls `name`; None for an unknown
-    one, and for a MIG slice.
+def _plain_name(name: str) -> str:
+    """Return a name as people say it: in lower case, without its maker, words separated by blanks."""
+    words = _MAKERS.sub(" ", re.sub("[-_]", " ", name.lower()))
+    return " ".join(words.split())
 
-    `memory` in GiB distinguishes GPUs of one name, such as the two kinds of A100.
+
+def card_named(name: str, memory: float | None = None) -> Card | None:
+    """Return the GPU that nvidia-smi, torch, a Slurm cluster or a person calls `name`; None for an
+    unknown one, and for a MIG slice.
+
+    `memory` in GiB distinguishes GPUs of one name, such as the two kinds of A100; else the memory
+    in the name does.
     """
-    lower = re.sub("[-_]", " ", name.lower())
-    if _MIG.search(lower):
+    plain = _plain_name(name)
+    if _MIG.search(plain):
         return None
-    card = next((card for pattern, card in _CARDS if re.search(pattern, lower)), None)
-    if card is None or memory is None:
-        return card
+    size = _SIZE.search(plain)
+    bare = " ".join(_SIZE.sub(" ", plain).split())
+    card = _find_card(plain) or _find_card(bare)
+    if card is None:
+        return None
+    if memory is None:
+        if size is None:
+            return card
+        memory = float(size[1])
     named_alike = [card]  # the first of equals counts
-    named_alike += [other for _, other in _CARDS if other.name.lower().split()[0] == lower]
+    named_alike += [other for _, other in _CARDS if other.name.lower().split()[0] == bare]
     return min(named_alike, key=lambda other: abs(other.memory_gb - memory))
+
+
+def _find_card(plain: str) -> Card | None:
+    return next((card for pattern, card in _CARDS if re.search(pattern, plain)), None)
+
+
+def slurm_type(gpu_type: str) -> str:
+    """Return the word that a batch script has for cluster.gpu_type: itself, or for a name of several
+    words the one that `launch help gpus` has.
+    """
+    card = card_named(gpu_type)
+    return gpu_type if card is None or " " not in gpu_type.strip() else _type_name(card)
 
 
 def list_cards() -> dict[str, Card]:
     """Return the known GPUs by what cluster.gpu_type can name them."""
     return {_type_name(card): card for _, card in _CARDS}
+
+
+def card_aliases() -> dict[str, str]:
+    """Return the names of `list_cards` by what people call them: themselves, and without RTX."""
+    names = list(list_cards())
+    return {name.removeprefix("rtx_"): name for name in names} | {name: name for name in names}
 
 
 def _type_name(card: Card) -> str:
@@ -131,7 +163,7 @@ def _note_larger(card: Card, gpu_type: str | None) -> str:
     A cluster may call both kinds of A100 `a100`; the smaller one is taken then.
     """
     first, _, _ = card.name.partition(" ")
-    if gpu_type is None or first.lower() != gpu_type.lower():
+    if gpu_type is None or first.lower() != _plain_name(gpu_type):
         return ""
     larger = [other for _, other in _CARDS if other.name.startswith(f"{first} ")]
     most = max(other.memory_gb for other in larger) if larger else 0

@@ -8,6 +8,7 @@ from launch.errors import UserError
 from launch.planning.plan import Plan
 from launch.planning.rules import (
     adapters,
+    cards,
     data,
     flags,
     labels,
@@ -35,6 +36,7 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     adapters.named_modules_and_parameters_exist,
     adapters.rank_fits,
     adapters.continued_adapter_keeps_its_settings,
+    cards.named_card_is_known,
     data.cache_has_no_wildcards,
     validation.trainer_evaluates,
     validation.held_out_rows_are_found,
