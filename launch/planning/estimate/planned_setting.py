@@ -105,8 +105,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         checkpointing=_checkpoints_activations(values),
         kept_states=_KEPT_BY_PARTS if _checkpoints_parts(values) else 1,
         attention=_attention(values, flash=flash),
-        # open-instruct trains in bf16, whatever the launcher sets (finetune.py:596,
-        # dpo_tune_cache.py:338).
+        # open-instruct trains in bf16 whatever is set (finetune.py:596, dpo_tune_cache.py:338).
         precision=plan.parallel.precision if is_trl else Precision.bf16,
         compiled=is_compiled,
         foreach_step=SINGLE_STEP not in plan.patches,
