@@ -25,8 +25,8 @@ import numpy as np
 from launch.config.kinds import Kind
 from launch.config.schema import Mode
 from launch.planning.estimate.cards import H200, Rates
-from launch.planning.estimate.setting import Attention, MemorySetting
-from launch.planning.estimate.shape import ModelShape, with_parameters
+from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
+from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape, with_parameters
 from launch.planning.estimate.speed import predict_step
 
 FOLDER = Path(__file__).parent
@@ -35,15 +35,26 @@ SHAPES = {
     "1b": (2048, 8192, 16, 32, 8, 128256, True),
     "8b": (4096, 14336, 32, 32, 8, 128256, False),
 }
-FITTED = ("matrix", "masked", "causal", "memory", "link", "exposed", "layer", "sharded_layer", "expandable",
-          "reduced_layer", "step", "sharded_step", "varying", "single_sample")  # fmt: skip
-START = replace(H200, matrix=600e12, masked=230e12, causal=350e12, memory=3.3e12, link=150e9, exposed=0.33,
-                layer=1.5e-3, sharded_layer=10e-3, expandable=1.5, reduced_layer=2e-3, step=0.05, sharded_step=0.07,
-                varying=0.05, single_sample=0.28)  # fmt: skip
+FITTED = ("matrix", "masked", "causal", "memory", "unfused", "streamed", "summed", "link", "exposed", "layer",
+          "adapted", "sharded_layer", "expandable", "reduced_layer", "step", "sharded_step", "varying",
+          "single_sample")  # fmt: skip
+START = replace(H200, matrix=600e12, masked=230e12, causal=350e12, memory=3.3e12, unfused=1.5, streamed=4e12,
+                summed=2e12, link=150e9, exposed=0.33, layer=1.5e-3, adapted=0.5e-3, sharded_layer=10e-3,
+                expandable=1.5, reduced_layer=2e-3, step=0.05, sharded_step=0.07, varying=0.05,
+                single_sample=0.28)  # fmt: skip
 PRIOR = 0.4  # standard deviation of a rate's logarithm around START
 NOISE = 0.08  # standard deviation of a measurement's logarithm
 # mean lengths of the data of the runs with flash attention
 CHAT_TOKENS, PAIR_TOKENS = (639.4, 1246.3)
+# {(trainer, limit): mean tokens of the samples from the third step on, in the order that the runs of
+# adapters trained them}; of a pair, both halves
+ADAPTER_TOKENS = {
+    ("trl_sft", 4096): 717.8,
+    ("trl_sft", 2048): 686.5,
+    ("finetune", 4096): 665.3,
+    ("trl_dpo", 2048): 1179.2,
+}
+ROW = 4096  # tokens of every row of the runs with other optimizers
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,14 @@ def shape_named(model: str) -> ModelShape:
     )
 
 
+MATRICES = shape_named("8b").matrices
+RANK = 16
+ADAPTER = AdapterSetting(
+    shape_named("8b").layers * RANK * sum(map(sum, MATRICES.values())),
+    RANK,
+    LINEAR_LAYERS,
+    fp32=True,
+)
 FAST = MemorySetting(shape_named("8b"), Kind.sft, Mode.zero2, 4, 16, 1, 2, packing=True, liger=True, fused_loss=True,
                      attention=Attention.flash)  # fmt: skip
 BY_HAND = replace(FAST, micro_batch=1, accumulation=32, packing=False, liger=False, fused_loss=False,
@@ -176,7 +195,7 @@ def read_bench(path: Path) -> Iterator[Point]:
 
 
 def read_runs(path: Path) -> Iterator[Point]:
-    """Runs of a rollout; those of adapters are left out, as the time model does not cover them."""
+    """Runs of a rollout; those of adapters are left out: a later file repeats them with longer runs."""
     runs = json.loads(path.read_text())["runs"]
     for name, setting in RUNS.items():
         sft = setting.kind == Kind.sft
@@ -184,6 +203,122 @@ def read_runs(path: Path) -> Iterator[Point]:
         yield Point(
             name, setting, lengths, 1.0, runs[name]["tokens_per_second_from_step_3"], balanced=sft
         )
+
+
+def adapter_setting(row: Mapping[str, Any]) -> MemorySetting:
+    """The setting of a run of h200_lora_memory.json, without its tokens."""
+    is_trl, nf4 = row["trainer"] != "finetune", row.get("quantize") == "nf4"
+    is_dpo = row["trainer"] == "trl_dpo"
+    reference = int(is_dpo and not row.get("reference_pairs"))
+    return MemorySetting(
+        shape_named("8b"),
+        Kind.dpo if is_dpo else Kind.sft,
+        Mode.single,
+        1,
+        row["per_device"],
+        1,
+        accumulation=row["accumulation"],
+        packing=row["packing"] == "flatten",
+        liger=row["liger"],
+        fused_loss=row["liger"] and not is_trl,
+        attention=Attention.flash if row["attention"] == "flash_2" else Attention.sdpa,
+        chunked_head=is_trl,
+        extra_passes=reference,
+        reference_passes=reference,
+        reference_factor=row.get("reference_pairs", 0) / row["per_device"],
+        adapter=replace(ADAPTER, fp32=not nf4, casts=row["casts"], quantized=nf4),
+    )
+
+
+def read_adapters(path: Path) -> Iterator[Point]:
+    """Runs of adapters of rank 16 on all linear layers, with their tokens/s."""
+    for row in json.loads(path.read_text())["settings"]:
+        mean = ADAPTER_TOKENS[row["trainer"], row["max_seq_length"]]
+        lengths = pairs(mean) if row["trainer"] == "trl_dpo" else chats(mean)
+        marks = [row["trainer"], row["name"], row.get("quantize", ""), row["attention"]]
+        marks += ["liger" * row["liger"], "casts" * row["casts"]]
+        name = " ".join(filter(None, marks))
+        yield Point(name, adapter_setting(row), lengths, 1.0, row["tokens_per_second"])
+
+
+def read_optimizers(path: Path) -> Iterator[Point]:
+    """Runs of TRL's on single rows that all reach the limit: of fp32 weights, and of adapters."""
+    for row in json.loads(path.read_text())["settings"]:
+        words = row["words"]
+        adapter = None
+        if "stage=lora_sft" in words:
+            adapter = ADAPTER
+            if "recipe.lora.dora=true" in words:
+                outputs = sum(size for _, size in MATRICES.values())
+                adapter = replace(adapter, dora_outputs=outputs)
+        setting = MemorySetting(
+            shape_named("8b"),
+            Kind.sft,
+            Mode.single,
+            1,
+            1,
+            1,
+            accumulation=4,
+            padding=False,
+            checkpointing=True,
+            attention=Attention.flash,
+            chunked_head=True,
+            autocast=adapter is None,
+            adapter=adapter,
+        )
+        tokens = setting.accumulation * ROW
+        yield Point(f"trl_sft {words[-1]}, 1x4", setting, (ROW,), row["step_seconds"], tokens)
+
+
+def read_kto(path: Path) -> Iterator[Point]:
+    """Runs of KTO on rows that all reach the limit: the policy makes one pass more for the KL term,
+    the reference two.
+    """
+    for row in json.loads(path.read_text())["settings"]:
+        words, length = row["words"], row["length"]
+        adapter = ADAPTER if "stage=lora_kto" in words else None
+        setting = MemorySetting(
+            shape_named(row["model"]),
+            Kind.kto,
+            Mode.single,
+            1,
+            4,
+            1,
+            accumulation=8,
+            padding=False,
+            checkpointing=adapter is None and "recipe.gradient_checkpointing=false" not in words,
+            attention=Attention.flash,
+            chunked_head=True,
+            autocast=adapter is None,
+            extra_passes=3,
+            reference_passes=2,
+            expandable_segments=True,
+            adapter=adapter,
+        )
+        samples = setting.micro_batch * setting.accumulation
+        name = f"{words[0]} {row['model']} {length}"
+        yield Point(name, setting, (length,), row["step_seconds"], samples * length)
+
+
+def read_widths(path: Path) -> Iterator[Point]:
+    """A rollout of an adapter over one GPU, and over two with ZeRO-3."""
+    for run in json.loads(path.read_text())["rollout"]["runs"]:
+        batch, figures = run["batch"], run["measured"]
+        adapter = replace(ADAPTER, fp32=run["parallel"] != "zero3")
+        setting = replace(
+            FAST,
+            mode=Mode(run["parallel"]),
+            ranks=batch["width"],
+            micro_batch=batch["per_device"],
+            accumulation=batch["accumulation"],
+            fused_loss=False,
+            chunked_head=True,
+            expandable_segments=True,
+            adapter=adapter,
+        )
+        samples = batch["global"] * len(figures["tokens"])
+        lengths = chats(sum(figures["tokens"]) / samples)
+        yield Point(f"trl_sft {run['label']}", setting, lengths, 1.0, figures["per_second"])
 
 
 FILES: Mapping[str, Callable[[Path], Iterator[Point]]] = {
@@ -194,6 +329,10 @@ FILES: Mapping[str, Callable[[Path], Iterator[Point]]] = {
     "h200x4_tune_dpo_8b.json": read_probes,
     "h200x4_bench_sft_8b.json": read_bench,
     "h200_steps_8b.json": read_runs,
+    "h200_lora_memory.json": read_adapters,
+    "h200_optimizers_8b.json": read_optimizers,
+    "h200x2_rollout_lora_8b.json": read_widths,
+    "h200_kto.json": read_kto,
 }
 
 
@@ -265,7 +404,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--as-they-are", action="store_true", help="only show the errors of the rates in rates.py"
+        "--as-they-are", action="store_true", help="only show the errors of the rates in cards.py"
     )
     points = read_points()
     fit = Fit(points, H200) if parser.parse_args().as_they_are else fit_rates(points)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 
 from launch.check.machine.disk import (
@@ -17,7 +16,6 @@ from launch.config.line import override_key
 from launch.config.recipe_keys import Packing
 from launch.config.schema import Family
 from launch.planning.data import count_epoch_rows, count_steps, find_step_limit
-from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.speed import TimeForecast, forecast_time, planned_steps
 from launch.planning.plan import Plan
@@ -105,15 +103,10 @@ def describe_time(plan: Plan, memory: MemoryForecast | None) -> list[str]:
     command = cache_command(plan)
     if forecast.at_limit and command and plan.config.stage.kind != Kind.rlvr:
         lines.append(f"to predict it from the data's own lengths, run {command} first")
-    if forecast.card is not None:
-        rates = rates_for_card(forecast.card.name)
-        if not rates.measured:
-            least = math.exp(-rates.rates.bias)
-            most = math.exp(rates.rates.bias)
-            lines.append(
-                f"steps were measured on an H200, and are scaled to this {forecast.card.name} by the "
-                f"data sheets: it may well take {least:.1f} to {most:.1f} times as long"
-            )
+    if forecast.doubts and forecast.factors is not None:
+        least, most = forecast.factors
+        doubts = "; ".join(forecast.doubts)
+        lines.append(f"{doubts}: it may well take {least:.1f} to {most:.1f} times as long")
     return lines
 
 

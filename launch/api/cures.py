@@ -177,13 +177,14 @@ def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Findi
     working = [action for action in actions if obstacles[action] is None]
     if len(working) == len(actions):
         mended = _with_needed_keys(line, _with_first(problem), after)
-        return _with_supporting_trainer(line, mended) if not actions else mended
+        return _with_supporting_trainer(line, mended)
     if working:
         parts = []
         for index, action in enumerate(working):
             verb = "set" if action.sets else "remove"
             parts.append(f"{verb} {{{index}}}")
-        return replace(problem, cure=Fix.of(", or ".join(parts), *working))
+        mended = replace(problem, cure=Fix.of(", or ".join(parts), *working))
+        return _with_supporting_trainer(line, mended)
     reason = obstacles[actions[0]]
     with_trainer = _with_trainer(line, actions[0])
     if with_trainer is not None and reason:
@@ -328,6 +329,10 @@ def _is_dead_end(after: Finding, problem: Finding, action: Action) -> bool:
         return True
     # A removed key may be refused with the stage's value, or without one.
     keys = changed_keys(action)
+    first = actions_of(after.cure)[:1]
+    places = {(finding.where or "").removeprefix("override ") for finding in (after, problem)}
+    if len(places) == 1 and first and keys_of(first[0]) == keys:
+        return True  # another value is refused as well, in favour of a third one
     is_about_it = any(_names_key(f"{after.where} {after.message}", key) for key in keys)
     # Actions that need a value from the reader count as well.
     advised: set[str] = set()

@@ -67,8 +67,9 @@ def _describe_gpus() -> list[str]:
         rows.append([name, card.name, *sizes, speed, card.source])
     notes = (
         "TFLOP/s: dense bf16. speed: measured in training, or scaled by the data sheets from an H200.",
-        "Names that nvidia-smi or Slurm prints, such as nvidia_a100-sxm4-80gb, are accepted, too. If a",
-        "cluster uses one name for two kinds, cluster.gpu_memory=GIB distinguishes them.",
+        "Names that nvidia-smi, Slurm and people use are accepted, too: nvidia_a100-sxm4-80gb, 4090. If",
+        "a cluster uses one name for two kinds, cluster.gpu_memory=GIB distinguishes them; it also makes",
+        "a kind usable that is not listed.",
     )
     return [*Table("", rows).lines(), "", *notes]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,12 @@ class Lora:
         """Count the weights of the modules that are trained as a whole, and those of them that are
         an embedding's; None if a module is unknown.
         """
-        known = {"embed_tokens": shape.embedding, "lm_head": shape.embedding, "norm": shape.hidden}
-        for name, (inputs, outputs) in shape.matrices.items():
-            known[name] = shape.layers * inputs * outputs
-        names = [name.rpartition(".")[2] for name in self.modules_to_save or ()]
-        if not known.keys() >= set(names):
+        names = self.modules_to_save or ()
+        tensors = shape.tensors
+        if find_missing_module(names, tensors) is not None:
             return None
-        of_embedding = shape.embedding if "embed_tokens" in names else 0
-        return sum(known[name] for name in names), of_embedding
-
-    def count_layers(self, shape: ModelShape) -> int:
-        """Count the layers of a block that get an adapter."""
-        return len(self.layer_names(shape.matrices))
+        whole = {tensor: size for tensor, size in tensors.items() if is_in_module(tensor, names)}
+        return sum(whole.values()), whole.get("model.embed_tokens.weight", 0)
 
     def weight_names(self) -> list[str]:
         """Return those of a block's layers whose weight itself gets an adapter, each once."""
@@ -102,6 +96,35 @@ class Lora:
             return list(matrices)
         names = [name.rpartition(".")[2] for name in self.targets]
         return [name for name in names if name in matrices]
+
+
+def is_in_module(tensor: str, names: Sequence[str]) -> bool:
+    """Return whether a tensor belongs to one of the modules that PEFT trains as a whole: those whose
+    path ends with one of `names` (peft/utils/other.py, _set_trainable).
+    """
+    parts = tensor.split(".")[:-1]
+    paths = [".".join(parts[: length + 1]) for length in range(len(parts))]
+    return any(path.endswith(tuple(names)) for path in paths)
+
+
+def find_missing_module(names: Sequence[str], tensors: Iterable[str]) -> str | None:
+    """Return the first of `names` that no module's path ends with; None if all do."""
+    known = list(tensors)
+    for name in names:
+        if not any(is_in_module(tensor, (name,)) for tensor in known):
+            return name
+    return None
+
+
+def find_missing_parameter(names: Sequence[str], tensors: Iterable[str]) -> str | None:
+    """Return the first of `names` that is neither a tensor nor the end of a tensor's path
+    (peft/tuners/tuners_utils.py, _inject_parameters); None if all are.
+    """
+    known = [f".{tensor}" for tensor in tensors]
+    for name in names:
+        if not any(tensor.endswith(f".{name}") for tensor in known):
+            return name
+    return None
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str, lora: Lora | None) -> Any:

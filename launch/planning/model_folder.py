@@ -5,6 +5,7 @@ and the number of its parameters, without torch.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -72,6 +73,7 @@ _UNRELATED = (
     "merge.json",
 )
 EXPORT = "hf_model"  # the folder of a model of transformers beside checkpoints of OLMo-core
+_NUMBERED_EXPERT = re.compile(r"experts\.\d+\.")
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -293,6 +295,27 @@ def count_parameters(folder: Path) -> int | None:
     except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return parameters or None
+
+
+def read_tensor_names(folder: Path) -> list[str] | None:
+    """Return the names of all tensors in a folder's safetensors files, by their index or headers.
+
+    Returns None without a readable file, and where each expert of a mixture is stored by itself:
+    transformers joins them as it loads them, under other names.
+    """
+    index = folder / "model.safetensors.index.json"
+    names: list[str] = []
+    try:
+        if index.is_file() and not (folder / "model.safetensors").is_file():
+            names = list(_read_object(index)["weight_map"])
+        else:
+            for file in _weight_files(folder):
+                names += read_safetensors_header(file)
+    except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if any(_NUMBERED_EXPERT.search(name) for name in names):
+        return None
+    return names or None
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_ya
 from launch.planning.find_runs import find_run, find_runs
 from launch.planning.folders import runs_folder
 from launch.planning.input_source import MERGE, InputSource, check_build, local_path
-from launch.planning.model_folder import EXPORT, find_saved_model
+from launch.planning.model_folder import EXPORT, find_saved_model, read_tensor_names
 from launch.worker.finding import Fix
 
 
@@ -176,6 +176,17 @@ def model_shape(config: RootConfig, model: InputSource) -> ModelShape | None:
         return shape
     is_another_than_yaml = config.model.path or (model.local and not model.build)
     return None if is_another_than_yaml else shape_from_yaml(config.model.shape)
+
+
+def model_tensors(model: InputSource, shape: ModelShape | None) -> list[str] | None:
+    """Return the names of the tensors of a stage's model: those of its folder's files, and those
+    that a model of its shape has; None where neither is known.
+    """
+    folder = model.local if model.adapter is None else model.adapter.local_base
+    stored = read_tensor_names(folder) if folder is not None else None
+    if shape is None:
+        return stored
+    return [*shape.tensors, *(stored or ())]
 
 
 def _base_shape(adapter: Adapter, config: RootConfig) -> ModelShape | None:

@@ -33,7 +33,7 @@ from launch.planning.rule_facts import PlanFacts, find_by_rules
 from launch.planning.rules.plan_rule import SettingsCase
 from launch.planning.rules.register import check_settings
 from launch.planning.saved_model import check_model_folder
-from launch.planning.stage_model import continues_adapter, model_shape
+from launch.planning.stage_model import continues_adapter, model_shape, model_tensors
 from launch.planning.validation import check_validation
 from launch.resources import user_cache
 from launch.upstream.trl_templates import TemplateFinder
@@ -171,14 +171,20 @@ def _resolve_settings(
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, config.trainer, width)
     continued = _continued_adapter(config, sources.inputs, pending)
+    lora = resolve_lora(config, continued)
+    shape = model_shape(config, sources.inputs.model) or pending.shape
+    tensors = None
+    if lora is not None and (lora.modules_to_save or lora.target_parameters):
+        tensors = model_tensors(sources.inputs.model, shape)
     return SettingsCase(
         config=config,
         origins=origins,
         parallel=parallel,
         environ=environ,
-        lora=resolve_lora(config, continued),
+        lora=lora,
         continued=continued,
-        shape=model_shape(config, sources.inputs.model) or pending.shape,
+        shape=shape,
+        tensors=tensors,
         mixture=sources.inputs.mixture,
     )
 

@@ -17,6 +17,7 @@ from launch.config.origins import Origins
 from launch.config.ranges import SIGNAL_TIME
 from launch.errors import UserError
 from launch.planning.build import plan_on_this_machine
+from launch.planning.estimate.cards import slurm_type
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
@@ -194,6 +195,8 @@ def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Finding]:
 def _word_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     for key in _SINGLE_WORDS:
         value = getattr(cluster, key)
+        if key == "gpu_type" and value:
+            value = slurm_type(value)
         if value is not None and (not value or re.search(r"\s", value)):
             message = f"cluster.{key}={value!r} must be a single word"
             yield Finding.error("bad_cluster_value", message, key)

@@ -13,6 +13,7 @@ import jinja2
 from launch.config.cluster import ClusterConfig, Container, GpuSpelling
 from launch.config.schema import Device
 from launch.errors import refusal
+from launch.planning.estimate.cards import slurm_type
 from launch.planning.parallel import Width
 from launch.redact import process_redactor
 from launch.slurm.queue import folder_tag
@@ -128,7 +129,7 @@ def _options(script: BatchScript) -> list[str]:
     if cluster.cpus_per_rank is not None:
         options.append(f"--cpus-per-task={cluster.cpus_per_rank * width.local}")
     if width.device == Device.cuda:
-        gpu_type = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
+        gpu_type = f"{slurm_type(cluster.gpu_type)}:" if cluster.gpu_type else ""
         options.append(f"{_GPU_OPTIONS[cluster.gpus]}{gpu_type}{script.gpus}")
     if cluster.memory is not None:
         options.append(f"--mem={cluster.memory}")

@@ -13,6 +13,7 @@ from launch.errors import UserError
 from launch.planning.adapter import read_adapter
 from launch.planning.estimate.forecast import forecast_memory
 from launch.planning.estimate.memory_estimate import MemoryEstimate
+from launch.planning.estimate.shape import BLOCKS, ModelShape, with_parameters
 from launch.planning.expectations import requested_settings
 from launch.planning.lora import settings_of_adapter
 from launch.planning.plan import Plan
@@ -41,9 +42,9 @@ def memory(plan: Plan) -> MemoryEstimate:
             {"lora_modules": "embed_tokens,lm_head"},
         ),
         (
-            "recipe.lora.target_parameters=[mlp.experts.gate_up_proj]",
-            {"lora_target_parameters": ["mlp.experts.gate_up_proj"]},
-            {"lora_parameters": "mlp.experts.gate_up_proj"},
+            "recipe.lora.target_parameters=[lm_head.weight]",
+            {"lora_target_parameters": ["lm_head.weight"]},
+            {"lora_parameters": "lm_head.weight"},
         ),
         ("recipe.lora.init=pissa", {}, {"lora_init": "pissa"}),
     ],
@@ -109,20 +110,16 @@ def test_the_memory_of_an_adapter_of_weights() -> None:
     ("overrides", "reason"),
     [
         (
-            "recipe.lora.target_parameters=[mlp.experts.gate_up_proj]",
-            "'mlp.experts.gate_up_proj' of recipe.lora.target_parameters",
+            "recipe.lora.target_parameters=[embed_tokens.weight]",
+            "'embed_tokens.weight' of recipe.lora.target_parameters",
         ),
         (
             "recipe.lora.targets=[q_proj] recipe.lora.target_parameters=[v_proj.weight,weight]",
             "'weight' of recipe.lora.target_parameters",
         ),
-        (
-            "recipe.lora.targets=[q_proj] recipe.lora.target_parameters=[mlp.v_proj.weight]",
-            "'mlp.v_proj.weight' of recipe.lora.target_parameters",
-        ),
         (f"{' '.join(WEIGHTS)} recipe.lora.quantize=nf4", "target_parameters of 4-bit weights"),
         (f"{' '.join(WEIGHTS)} parallel=zero3", "target_parameters under ZeRO-3"),
-        ("recipe.lora.modules_to_save=[router]", "recipe.lora.modules_to_save"),
+        ("recipe.lora.modules_to_save=[score]", "recipe.lora.modules_to_save"),
     ],
 )
 def test_what_is_not_counted_is_unknown(overrides: str, reason: str) -> None:
@@ -152,6 +149,111 @@ def test_what_does_not_go_together_is_refused(overrides: str, found: str) -> Non
     with pytest.raises(UserError) as refused:
         planned("stage=lora_sft", *overrides.split())
     assert found in {problem.id for problem in refused.value.problems}
+
+
+WHOLE = "recipe.lora.modules_to_save"
+PARAMETERS = "recipe.lora.target_parameters"
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "cure"),
+    [
+        (f"{WHOLE}=[lm_heed]", "no module 'lm_heed'", "'lm_head'"),
+        (f"{WHOLE}=[lm_head,embed_token]", "no module 'embed_token'", "'embed_tokens'"),
+        (f"{WHOLE}=[router]", "no module 'router'", "it has model, embed_tokens"),
+        (f"{WHOLE}=[model.norms]", "no module 'model.norms'", "'model'"),
+        (f"{PARAMETERS}=[q_prj.weight]", "no parameter 'q_prj.weight'", "'q_proj.weight'"),
+        (f"{PARAMETERS}=[q_proj]", "no parameter 'q_proj'", "'q_proj.weight'"),
+        (f"{PARAMETERS}=[mlp.v_proj.weight]", "'mlp.v_proj.weight'", "'v_proj.weight'"),
+        (f"{PARAMETERS}=[mlp.experts.gate_up_proj]", "no parameter", "gate_proj.weight"),
+    ],
+)
+def test_a_name_that_the_model_does_not_have_is_refused(
+    override: str, message: str, cure: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        planned(*LORA, "recipe.lora.targets=[k_proj]", override)
+    [problem] = refused.value.problems
+    assert problem.id == "lora_names_exist" and problem.where.endswith(override.partition("=")[0])
+    assert message in problem.message and cure in str(problem.cure)
+
+
+@pytest.mark.parametrize(
+    ("model", "override", "elements"),
+    [
+        ("llama3_1_8b", f"{WHOLE}=[embed_tokens,lm_head]", 2 * HEAD),
+        ("llama3_1_8b", f"{WHOLE}=[layers.3.mlp.down_proj]", 4096 * 14336),
+        ("llama3_1_8b", f"{WHOLE}=[mlp]", 32 * 3 * 4096 * 14336),
+        # PEFT compares the ends of paths: those of the blocks' norms are alike
+        ("llama3_1_8b", f"{WHOLE}=[norm]", 65 * 4096),
+        ("olmo3_7b", f"{WHOLE}=[q_norm]", 32 * 4096),
+        ("qwen2_5_7b", f"{WHOLE}=[model.norm]", 3584),
+    ],
+)
+def test_the_weights_that_are_trained_as_a_whole_are_counted(
+    model: str, override: str, elements: int
+) -> None:
+    plan = planned(*LORA, f"model={model}", "recipe.lora.targets=[k_proj]", override)
+    assert plan.lora is not None and plan.shape is not None
+    counted = plan.lora.count_whole(plan.shape)
+    assert counted is not None and counted[0] == elements
+
+
+@pytest.mark.parametrize("model_type", BLOCKS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_tensors_of_a_shape_are_all_of_its_parameters(model_type: str, tied: bool) -> None:
+    shape = ModelShape(0, 3, 64, 96, 8, 2, 500, tied, model_type, head_size=16)
+    counted = sum(shape.tensors.values()) - tied * shape.embedding
+    assert counted == with_parameters(shape).parameters
+
+
+def write_model(folder: Path, *names: str) -> str:
+    """Write a model of an unknown type, whose tensors have one number each."""
+    folder.mkdir()
+    header = {}
+    for place, name in enumerate(names):
+        span = [4 * place, 4 * place + 4]
+        header[name] = {"dtype": "F32", "shape": [1], "data_offsets": span}
+    text = json.dumps(header).encode()
+    data = len(text).to_bytes(8, "little") + text + bytes(4 * len(names))
+    (folder / "model.safetensors").write_bytes(data)
+    (folder / "config.json").write_text(json.dumps({"model_type": "frobnicator"}))
+    (folder / "tokenizer.json").write_text("{}")
+    return f"model.path={folder}"
+
+
+STORED = ("model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.router.weight")
+
+
+@pytest.mark.parametrize(
+    ("names", "override", "cure"),
+    [
+        (STORED, f"{PARAMETERS}=[mlp.experts.gate_up_proj]", None),
+        (STORED, f"{PARAMETERS}=[mlp.experts.gate_proj]", "'experts.gate_up_proj'"),
+        (STORED, f"{WHOLE}=[router]", None),
+        (STORED, f"{WHOLE}=[lm_head]", None),  # of tied embeddings no file has one
+        (STORED, f"{WHOLE}=[rooter]", "'router'"),
+        # transformers joins these experts as it loads them: what they are called then is unknown
+        (("model.layers.0.mlp.experts.0.w1.weight",), f"{PARAMETERS}=[mlp.experts.w13]", None),
+    ],
+)
+def test_a_models_files_name_its_tensors(
+    tmp_path: Path, names: tuple[str, ...], override: str, cure: str | None
+) -> None:
+    model = write_model(tmp_path / "model", *names)
+    template = "recipe.chat_template=tulu"
+    if cure is None:
+        assert planned(*LORA, model, template, override).shape is None
+        return
+    with pytest.raises(UserError) as refused:
+        planned(*LORA, model, template, override)
+    [problem] = refused.value.problems
+    assert problem.id == "lora_names_exist" and cure in str(problem.cure)
+
+
+def test_the_names_of_a_model_of_the_hub_are_unknown() -> None:
+    override = f"{PARAMETERS}=[mlp.experts.gate_up_proj]"
+    assert planned(*LORA, "model.path=frob/nicator", "recipe.chat_template=tulu", override).lora
 
 
 def test_an_adapter_that_is_trained_further_has_its_own_kind(tmp_path: Path) -> None:

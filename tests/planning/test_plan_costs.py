@@ -47,7 +47,7 @@ def lines_of(fact: str, *overrides: str, machine: FixedMachine | None = None) ->
         ),
         ((*SFT, STEPS, "cluster.gpu_memory=80"), ("cluster.gpu_type=h100",), ("cache_only",)),
         (
-            (*SFT, STEPS, "cluster.gpu_type=frobnicator"),
+            (*SFT, STEPS, "cluster.gpu_type=frobnicator", "cluster.gpu_memory=80"),
             ("the speed of frobnicator is unknown", "`launch help gpus`"),
             ("cluster.gpu_type=h100",),
         ),

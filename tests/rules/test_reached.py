@@ -29,7 +29,7 @@ FAMILIES = {"open_instruct": tuple(OPEN_INSTRUCT), "trl": tuple(TRL)}
 DEMO = "stage=demo device=cpu data.build=null data.mix=[{name:a/b}]"
 MEANS = "recipe.loss_averaging=micro_batch_means"
 NF4 = "recipe.lora.rank=8 recipe.lora.quantize=nf4"
-EXPERTS = "recipe.lora.rank=8 recipe.lora.target_parameters=[mlp.experts.gate_up_proj]"
+PARAMETERS = "recipe.lora.rank=8 recipe.lora.targets=[q_proj] recipe.lora.target_parameters=[down_proj.weight]"
 LIGER_LOSS = "flags.liger_kernel_config={fused_linear_cross_entropy:true} recipe.liger=true"
 
 # A row (its id, and its number among the rows of the id), trainers, and the line that gets it
@@ -74,13 +74,13 @@ LINES: list[tuple[str, int, str, str]] = [
         "lora_of_parameters",
         1,
         "trl_sft trl_dpo trl_kto trl_grpo",
-        f"{EXPERTS} recipe.lora.dropout=0.1",
+        f"{PARAMETERS} recipe.lora.dropout=0.1",
     ),
     (
         "lora_of_parameters",
         2,
         "trl_sft trl_dpo trl_kto trl_grpo",
-        f"{EXPERTS} recipe.lora.dora=true",
+        f"{PARAMETERS} recipe.lora.dora=true",
     ),
     ("optimizer_needs_qlora", 1, "finetune", "recipe.optimizer=paged_adamw_8bit"),
     ("optimizer_of_qlora", 1, "finetune dpo_tune_cache", f"{NF4} recipe.optimizer=adamw"),

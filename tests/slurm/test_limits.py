@@ -63,7 +63,13 @@ def test_what_sinfo_prints_is_read() -> None:
         (("cluster.partition=old", "cluster.options=['--partition=gpu']"), None),
         # sbatch refuses these by itself
         (("cluster.partition=gpus",), None),
-        (("nodes=16", "cluster.gpu_type=h10", "cluster.cpus_per_rank=64"), None),
+        (
+            (
+                *("nodes=16", "cluster.gpu_type=h10", "cluster.gpu_memory=80"),
+                "cluster.cpus_per_rank=64",
+            ),
+            None,
+        ),
     ],
 )
 def test_what_makes_a_job_wait_for_ever(

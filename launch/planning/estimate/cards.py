@@ -40,8 +40,7 @@ _ADA = "NVIDIA L4 / L40 / L40S data sheets"
 _GA102 = "NVIDIA A40 / RTX A6000 data sheets"
 _GEFORCE = "NVIDIA Ampere GA102, Ada and RTX Blackwell GPU architecture papers"
 
-# Each pattern is searched in the name that nvidia-smi reports, in lower case; the first match
-# counts.
+# Each pattern is searched in a name as `_plain_name` writes it; the first match counts.
 _CARDS: tuple[tuple[str, Card], ...] = (
     (r"\bgb200\b", Card("GB200", 2500, 186, "NVIDIA GB200 NVL72 data sheet")),
     (r"\bb200\b", Card("B200", 2250, 180, "NVIDIA DGX B200 data sheet", 183359)),
@@ -60,35 +59,68 @@ _CARDS: tuple[tuple[str, Card], ...] = (
     (r"\bl40s\b", Card("L40S", 362, 48, _ADA, 46068)),
     (r"\bl40\b", Card("L40", 181, 48, _ADA, 46068)),
     (r"\bl4\b", Card("L4", 121, 24, _ADA, 23034)),
-    (r"\brtx ?5090$", Card("RTX 5090", 209.5, 32, _GEFORCE, 32607)),
-    (r"\brtx ?4090$", Card("RTX 4090", 165.2, 24, _GEFORCE, 24564)),
-    (r"\brtx ?3090$", Card("RTX 3090", 71, 24, _GEFORCE, 24576)),
+    (r"^(rtx ?)?5090$", Card("RTX 5090", 209.5, 32, _GEFORCE, 32607)),
+    (r"^(rtx ?)?4090$", Card("RTX 4090", 165.2, 24, _GEFORCE, 24564)),
+    (r"^(rtx ?)?3090$", Card("RTX 3090", 71, 24, _GEFORCE, 24576)),
 )
 
 
+_MAKERS = re.compile(r"\b(nvidia|geforce|tesla)\b")
+_SIZE = re.compile(r"\b(\d+) ?g(b|ib)?\b")  # the memory that a name has, such as 80GB
 _MIG = re.compile(r"\bmig\b|\b\d+g\.\d+gb\b")  # a slice of a GPU, as nvidia-smi or Slurm names it
 
 
-def card_named(name: str, memory: float | None = None) -> Card | None:
-    """Return the GPU that nvidia-smi, torch or a Slurm cluster calls `name`; None for an unknown
-    one, and for a MIG slice.
+def _plain_name(name: str) -> str:
+    """Return a name as people say it: in lower case, without its maker, words separated by blanks."""
+    words = _MAKERS.sub(" ", re.sub("[-_]", " ", name.lower()))
+    return " ".join(words.split())
 
-    `memory` in GiB distinguishes GPUs of one name, such as the two kinds of A100.
+
+def card_named(name: str, memory: float | None = None) -> Card | None:
+    """Return the GPU that nvidia-smi, torch, a Slurm cluster or a person calls `name`; None for an
+    unknown one, and for a MIG slice.
+
+    `memory` in GiB distinguishes GPUs of one name, such as the two kinds of A100; else the memory
+    in the name does.
     """
-    lower = re.sub("[-_]", " ", name.lower())
-    if _MIG.search(lower):
+    plain = _plain_name(name)
+    if _MIG.search(plain):
         return None
-    card = next((card for pattern, card in _CARDS if re.search(pattern, lower)), None)
-    if card is None or memory is None:
-        return card
+    size = _SIZE.search(plain)
+    bare = " ".join(_SIZE.sub(" ", plain).split())
+    card = _find_card(plain) or _find_card(bare)
+    if card is None:
+        return None
+    if memory is None:
+        if size is None:
+            return card
+        memory = float(size[1])
     named_alike = [card]  # the first of equals counts
-    named_alike += [other for _, other in _CARDS if other.name.lower().split()[0] == lower]
+    named_alike += [other for _, other in _CARDS if other.name.lower().split()[0] == bare]
     return min(named_alike, key=lambda other: abs(other.memory_gb - memory))
+
+
+def _find_card(plain: str) -> Card | None:
+    return next((card for pattern, card in _CARDS if re.search(pattern, plain)), None)
+
+
+def slurm_type(gpu_type: str) -> str:
+    """Return the word that a batch script has for cluster.gpu_type: itself, or for a name of several
+    words the one that `launch help gpus` has.
+    """
+    card = card_named(gpu_type)
+    return gpu_type if card is None or " " not in gpu_type.strip() else _type_name(card)
 
 
 def list_cards() -> dict[str, Card]:
     """Return the known GPUs by what cluster.gpu_type can name them."""
     return {_type_name(card): card for _, card in _CARDS}
+
+
+def card_aliases() -> dict[str, str]:
+    """Return the names of `list_cards` by what people call them: themselves, and without RTX."""
+    names = list(list_cards())
+    return {name.removeprefix("rtx_"): name for name in names} | {name: name for name in names}
 
 
 def _type_name(card: Card) -> str:
@@ -131,7 +163,7 @@ def _note_larger(card: Card, gpu_type: str | None) -> str:
     A cluster may call both kinds of A100 `a100`; the smaller one is taken then.
     """
     first, _, _ = card.name.partition(" ")
-    if gpu_type is None or first.lower() != gpu_type.lower():
+    if gpu_type is None or first.lower() != _plain_name(gpu_type):
         return ""
     larger = [other for _, other in _CARDS if other.name.startswith(f"{first} ")]
     most = max(other.memory_gb for other in larger) if larger else 0
@@ -177,11 +209,17 @@ class Rates:
     matrix: float  # FLOP/s of a layer's matrices
     masked: float  # FLOP/s of attention over a whole row x row mask
     causal: float  # FLOP/s of attention without a mask
-    memory: float  # bytes/s of everything between
+    memory: float  # bytes/s of everything between, of which what is saved is counted
+    unfused: float  # the factor on these bytes without Liger, whose kernels fuse what lies between
+    streamed: float  # bytes/s of kernels whose reads and writes are all counted
+    summed: (
+        float  # bytes/s of the length of W + B @ A (DoRA), which reads one of them across its rows
+    )
     link: float  # bytes/s that each rank sends in a ring
     offload: float  # bytes/s between a GPU and its host
     exposed: float  # the share of communication that does not overlap with computation
     layer: float  # seconds of the host to issue a layer's forward and backward pass, without ZeRO-3
+    adapted: float  # the same for the adapter of one matrix
     sharded_layer: float  # seconds of the host for a layer with ZeRO-3
     expandable: float  # the factor on `sharded_layer` with expandable segments
     # Seconds without overlap for a layer's gradients in each micro batch under ZeRO 1 and 2.
@@ -189,7 +227,8 @@ class Rates:
     step: float  # seconds of a step outside the micro batches, without ZeRO
     sharded_step: float  # seconds of a step outside the micro batches, with ZeRO
     varying: float  # seconds of each micro batch whose length differs from the one before it
-    # Additional seconds of each micro batch of one sample if samples vary; the cause is not known.
+    # Additional seconds of each micro batch of one sample under ZeRO-3, if samples vary; the cause is
+    # not known.
     single_sample: float
     # The standard deviation of log(measured / predicted seconds) that all settings on a GPU share.
     bias: float
@@ -198,21 +237,25 @@ class Rates:
 
 # Fitted by benchmarks/fit_speed.py to the steps measured in benchmarks/; the script has the files.
 H200 = Rates(
-    matrix=695e12,
-    masked=215e12,
-    causal=358e12,
-    memory=2.83e12,
-    link=158e9,
+    matrix=744e12,
+    masked=206e12,
+    causal=384e12,
+    memory=2.33e12,
+    unfused=2.17,
+    streamed=3.94e12,
+    summed=1.59e12,
+    link=139e9,
     offload=20e9,
-    exposed=0.44,
-    layer=1.5e-3,
-    sharded_layer=12.7e-3,
-    expandable=1.79,
-    reduced_layer=1.19e-3,
-    step=0.0575,
-    sharded_step=0.0638,
-    varying=0.0391,
-    single_sample=0.494,
+    exposed=0.43,
+    layer=1.61e-3,
+    adapted=0.597e-3,
+    sharded_layer=12.2e-3,
+    expandable=2.01,
+    reduced_layer=1.24e-3,
+    step=0.054,
+    sharded_step=0.0693,
+    varying=0.0381,
+    single_sample=0.497,
     bias=0.1,
     spread=0.1,
 )
@@ -223,10 +266,14 @@ CPU = Rates(
     masked=30e9,
     causal=30e9,
     memory=10e9,
+    unfused=1.5,
+    streamed=10e9,
+    summed=10e9,
     link=1e9,
     offload=1e9,
     exposed=1.0,
     layer=5e-3,
+    adapted=0.5e-3,
     sharded_layer=50e-3,
     expandable=1.0,
     reduced_layer=5e-3,
@@ -269,6 +316,8 @@ def rates_for_card(card: str | None) -> CardRates:
         masked=H200.masked * share,
         causal=H200.causal * share,
         memory=H200.memory * share,
+        streamed=H200.streamed * share,
+        summed=H200.summed * share,
         bias=_UNMEASURED_BIAS,
     )
     why = f"a {listed.name} was not measured: the rates of an {_H200}, scaled by the data sheet"

@@ -105,8 +105,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         checkpointing=_checkpoints_activations(values),
         kept_states=_KEPT_BY_PARTS if _checkpoints_parts(values) else 1,
         attention=_attention(values, flash=flash),
-        # open-instruct trains in bf16, whatever the launcher sets (finetune.py:596,
-        # dpo_tune_cache.py:338).
+        # open-instruct trains in bf16 whatever is set (finetune.py:596, dpo_tune_cache.py:338).
         precision=plan.parallel.precision if is_trl else Precision.bf16,
         compiled=is_compiled,
         foreach_step=SINGLE_STEP not in plan.patches,
@@ -118,7 +117,8 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         autocast=_has_autocast(plan),
         chunked_head=is_trl,
         reference=_has_live_reference(plan),
-        extra_passes=_count_extra_passes(plan),
+        extra_passes=_count_policy_passes(plan) + _count_reference_passes(plan),
+        reference_passes=_count_reference_passes(plan),
         generation=generation,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
@@ -207,20 +207,26 @@ def _has_live_reference(plan: Plan) -> bool:
     return has_reference(plan) and plan.lora is None and not is_precomputed
 
 
-def _count_extra_passes(plan: Plan) -> int:
-    """Return the number of forward passes without gradients of each micro batch of KTO; 0 for others.
-
-    With the KL term the policy makes one of mismatched answers (trl/trainer/kto_trainer.py:1379). The
-    reference makes the same and one of the answers (1425-1436), as a model of its own or as the model
-    with its adapter switched off. The passes of DPO's reference are in the measured rates.
+def _count_policy_passes(plan: Plan) -> int:
+    """Return the number of forward passes without gradients of each micro batch that the trained model
+    makes: with KTO's KL term one of mismatched answers (trl/trainer/kto_trainer.py:1379).
     """
-    if plan.config.stage.kind != Kind.kto:
+    is_kto = plan.config.stage.kind == Kind.kto
+    return int(is_kto and values_of(plan.flags).get("loss_type", "kto") == "kto")
+
+
+def _count_reference_passes(plan: Plan) -> int:
+    """Return the number of forward passes of each micro batch that the reference of TRL's DPO or KTO
+    makes, as a model of its own or as the model with its adapter switched off: of what is trained on,
+    and of what the policy alone passes through as well (kto_trainer.py:1425-1436).
+
+    Upstream's DPO has computed its reference before.
+    """
+    kind = plan.config.stage.kind
+    is_precomputed = values_of(plan.flags).get("precompute_ref_log_probs")
+    if kind not in (Kind.dpo, Kind.kto) or is_precomputed or not has_reference(plan):
         return 0
-    values = values_of(plan.flags)
-    mismatched = int(values.get("loss_type", "kto") == "kto")
-    if values.get("precompute_ref_log_probs"):
-        return mismatched
-    return 2 * mismatched + 1
+    return 1 + _count_policy_passes(plan)
 
 
 def _sample_limit(plan: Plan) -> int:
@@ -345,10 +351,11 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
     return AdapterSetting(
         parameters=lora.count_parameters(shape),
         rank=lora.rank,
-        layers=lora.count_layers(shape),
+        names=tuple(lora.layer_names(shape.matrices)),
         fp32=fp32,
         casts=casts_inputs,
         quantized=quantized,
+        drops_inputs=lora.dropout > 0,
         dora_outputs=lora.count_outputs(shape) if lora.dora else 0,
         whole=whole[0],
         whole_embedding=whole[1],

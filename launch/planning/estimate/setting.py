@@ -31,12 +31,13 @@ class AdapterSetting:
 
     parameters: float
     rank: int
-    layers: int  # adapted matrices of a block
+    names: tuple[str, ...]  # adapted matrices of a block
     fp32: bool  # PEFT's default; TRL keeps bf16 ones on 4-bit weights and under ZeRO-3
     # Whether each A keeps its input in fp32; see `skips_input_casts` in
     # launch/worker/patches/shared.py.
     casts: bool = False
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
+    drops_inputs: bool = False  # recipe.lora.dropout is above 0
     # Outputs of a block's adapted matrices, each with a trained length; 0 without DoRA.
     dora_outputs: int = 0
     # Weights of the modules that are trained as a whole, and those of them that are an embedding's.
@@ -46,6 +47,16 @@ class AdapterSetting:
     other_bytes: int = 2
     # The sizes of a block's weights that have an adapter themselves (recipe.lora.target_parameters).
     weights: tuple[int, ...] = ()
+
+    @property
+    def layers(self) -> int:
+        """How many matrices of a block have an adapter."""
+        return len(self.names)
+
+    @property
+    def trained(self) -> float:
+        """The weights that are trained."""
+        return self.parameters + self.whole
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,7 @@ class MemorySetting:
     # Further forward passes of a micro batch in a step, without gradients: those of KTO's KL term, and
     # its reference's.
     extra_passes: int = 0
+    reference_passes: int = 0  # those of them that are the reference's, without the adapter
     # Samples of a forward pass that precomputes log-probs, over those of a training pass.
     reference_factor: float = 0.0
     # Samples of a forward pass of the evaluation, over those of a training pass; 0: no evaluation.

@@ -108,6 +108,28 @@ class ModelShape:
         return dict(zip(LINEAR_LAYERS, sizes, strict=True))
 
     @property
+    def tensors(self) -> dict[str, int]:
+        """The elements of each tensor, by the name of transformers' models, without biases; tied
+        embeddings are two.
+        """
+        block = {}
+        for name, (inputs, outputs) in self.matrices.items():
+            part = "mlp" if name in _OF_MLP else "self_attn"
+            block[f"{part}.{name}.weight"] = inputs * outputs
+        before = "post_feedforward_layernorm" if self.is_olmo else "input_layernorm"
+        for norm in (before, "post_attention_layernorm"):
+            block[f"{norm}.weight"] = self.hidden
+        if self.has_head_norms:
+            widths = self.query_width if self.is_olmo else self.query_width // self.heads
+            block["self_attn.q_norm.weight"] = widths
+            block["self_attn.k_norm.weight"] = self.head_norms - widths
+        tensors = {"model.embed_tokens.weight": self.embedding}
+        for layer in range(self.layers):
+            for name, size in block.items():
+                tensors[f"model.layers.{layer}.{name}"] = size
+        return tensors | {"model.norm.weight": self.hidden, "lm_head.weight": self.embedding}
+
+    @property
     def has_head_norms(self) -> bool:
         """Whether queries and keys are normalised."""
         return BLOCKS[self.model_type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -10,13 +10,20 @@ from launch.config.line import format_value
 from launch.config.recipe_keys import LoraConfig
 from launch.errors import did_you_mean
 from launch.planning.estimate.shape import LINEAR_LAYERS
-from launch.planning.lora import ALL_LINEAR, requested_lora, settings_of_adapter
+from launch.planning.lora import (
+    ALL_LINEAR,
+    find_missing_module,
+    find_missing_parameter,
+    requested_lora,
+    settings_of_adapter,
+)
 from launch.planning.rules.plan_rule import SettingsCase, plan_rule
 from launch.rules.code import failed
 from launch.worker.finding import Finding, Fix
 
 _TARGETS = "recipe.lora.targets"
 KEYS_OF_ADAPTER = tuple(item.name for item in fields(LoraConfig) if item.name != "rank")
+_SHOWN_NAMES = 20
 _OUTPUT_LAYERS = ("lm_head", "embed_out")
 
 
@@ -107,6 +114,49 @@ def names_beside_the_layers_are_lists(case: SettingsCase) -> Iterator[Finding]:
         key = "recipe.lora.modules_to_save"
         message = f"{both[0]} would be trained as a whole and have an adapter"
         yield failed(message, f"leave it out of {key} or of {_TARGETS}", case.locate(key))
+
+
+@plan_rule("lora_names_exist")
+def named_modules_and_parameters_exist(case: SettingsCase) -> Iterator[Finding]:
+    """PEFT passes over a name of recipe.lora.modules_to_save or recipe.lora.target_parameters that
+    fits no module or parameter of the model, and the run trains without it.
+    """
+    if case.lora is None or case.tensors is None:
+        return
+    tensors = case.tensors
+    heads = [f"{name}.weight" for name in (*_OUTPUT_LAYERS, "score")]  # not stored by every model
+    module = find_missing_module(case.lora.modules_to_save or (), [*tensors, *heads])
+    if module is not None:
+        message = f"the model has no module '{module}'"
+        yield _missing_name(case, "modules_to_save", message, module, _module_names(tensors))
+    parameter = find_missing_parameter(case.lora.target_parameters or (), tensors)
+    if parameter is not None:
+        message = f"the model has no parameter '{parameter}'"
+        names = _parameter_names(tensors)
+        yield _missing_name(case, "target_parameters", message, parameter, names)
+
+
+def _missing_name(
+    case: SettingsCase, key: str, message: str, name: str, known: list[str]
+) -> Finding:
+    path = f"recipe.lora.{key}"
+    cure = did_you_mean(name, known)
+    if cure is None and len(known) <= _SHOWN_NAMES:
+        cure = f"it has {', '.join(known)}"
+    return failed(message, cure or f"remove it from {path}", case.locate(path))
+
+
+def _module_names(tensors: Sequence[str]) -> list[str]:
+    """Return the last part of each module's path, each once."""
+    names = []
+    for tensor in tensors:
+        names += [part for part in tensor.split(".")[:-1] if not part.isdecimal()]
+    return list(dict.fromkeys(names))
+
+
+def _parameter_names(tensors: Sequence[str]) -> list[str]:
+    """Return the last two parts of each tensor's name, each once."""
+    return list(dict.fromkeys(".".join(tensor.split(".")[-2:]) for tensor in tensors))
 
 
 @plan_rule("lora_rank")

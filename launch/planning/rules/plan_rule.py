@@ -36,6 +36,7 @@ class SettingsCase:
     lora: Lora | None  # None: all weights are trained
     continued: Adapter | None  # the adapter that is trained further
     shape: ModelShape | None  # of the model, if it is known
+    tensors: Sequence[str] | None  # the names of the model's, for an adapter that names some
     mixture: Sequence[MixtureEntry]  # the data sets, which have not been read
 
     def locate(self, key: str) -> str:

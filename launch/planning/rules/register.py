@@ -8,6 +8,7 @@ from launch.errors import UserError
 from launch.planning.plan import Plan
 from launch.planning.rules import (
     adapters,
+    cards,
     data,
     flags,
     labels,
@@ -32,8 +33,10 @@ SETTINGS_RULES: tuple[PlanRule[SettingsCase], ...] = (
     adapters.adapter_has_a_rank,
     adapters.adapted_layers_exist,
     adapters.names_beside_the_layers_are_lists,
+    adapters.named_modules_and_parameters_exist,
     adapters.rank_fits,
     adapters.continued_adapter_keeps_its_settings,
+    cards.named_card_is_known,
     data.cache_has_no_wildcards,
     validation.trainer_evaluates,
     validation.held_out_rows_are_found,

@@ -25,6 +25,7 @@ from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.memory_estimate import largest_fitting
 from launch.planning.estimate.out_of_memory import find_remedy
 from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
+from launch.planning.estimate.shape import LINEAR_LAYERS
 from launch.planning.lengths import Histogram, Lengths
 from tests.planning.estimate.grid import SHAPES, read_settings
 
@@ -110,7 +111,9 @@ def setting(run: dict[str, Any]) -> MemorySetting:
         attention=Attention.flash if run["attention"] == "flash_2" else Attention.sdpa,
         chunked_head=is_trl,
         reference_factor=run.get("reference_pairs", 0) / run["per_device"],
-        adapter=AdapterSetting(RANK_16, 16, 7, fp32=not nf4, casts=run["casts"], quantized=nf4),
+        adapter=AdapterSetting(
+            RANK_16, 16, LINEAR_LAYERS, fp32=not nf4, casts=run["casts"], quantized=nf4
+        ),
     )
 
 

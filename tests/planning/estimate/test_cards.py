@@ -3,13 +3,17 @@ from __future__ import annotations
 import pytest
 
 from launch.config.cluster import ClusterConfig
+from launch.errors import UserError
 from launch.planning.estimate.cards import (
     card_memory,
     card_named,
     describe_unknown_card,
     list_cards,
     planned_card,
+    slurm_type,
 )
+from launch.worker.finding import Fix
+from tests.conftest import planned
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,21 @@ from launch.planning.estimate.cards import (
         ("a100_80", "A100 80GB", 312),
         ("a6000", "RTX A6000", 154.8),
         ("rtx3090", "RTX 3090", 71),
+        # what people type
+        ("4090", "RTX 4090", 165.2),
+        ("rtx 4090", "RTX 4090", 165.2),
+        ("RTX-4090", "RTX 4090", 165.2),
+        ("GeForce 3090", "RTX 3090", 71),
+        ("4090-24gb", "RTX 4090", 165.2),
+        ("5090", "RTX 5090", 209.5),
+        ("l40s", "L40S", 362),
+        ("H100", "H100 SXM", 989),
+        ("h100-80gb", "H100 SXM", 989),
+        ("h100 94GB", "H100 NVL", 835),
+        ("h100 pcie 80gb", "H100 PCIe", 756),
+        ("A100 80G", "A100 80GB", 312),
+        ("a100-40g", "A100 40GB", 312),
+        ("nvidia l4", "L4", 121),
     ],
 )
 def test_the_names_that_nvidia_smi_gives(name: str, card: str, tflops: float) -> None:
@@ -52,10 +71,60 @@ def test_the_names_that_nvidia_smi_gives(name: str, card: str, tflops: float) ->
         "NVIDIA H100 MIG 1g.10gb",
         "a100_3g.40gb",
         "nvidia_a100_1g.5gb",
+        "4080",
+        "14090",
+        "RTX 4090 D",
+        "RTX 3090 Ti",
+        "RTX 6000 Ada",
+        "h10",
+        "80gb",
+        "nvidia",
     ],
 )
 def test_a_card_that_is_not_known_is_not_taken_for_another(name: str) -> None:
     assert card_named(name) is None
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "cure"),
+    [
+        ("4080", "cluster.gpu_type=rtx_4090"),
+        ("rtx4080", "cluster.gpu_type=rtx_4090"),
+        ("h10", "cluster.gpu_type=h100"),
+        ("RTX 4090 Laptop GPU", "cluster.gpu_memory=GIB"),
+        ("frobnicator", "cluster.gpu_memory=GIB"),
+        ("a100_3g.40gb", "cluster.gpu_memory=GIB"),
+    ],
+)
+def test_a_line_that_names_an_unknown_card_is_refused(gpu_type: str, cure: str) -> None:
+    line = ("stage=sft", "gpus=1", f"cluster.gpu_type='{gpu_type}'")
+    with pytest.raises(UserError) as refused:
+        planned(*line)
+    [problem] = refused.value.problems
+    assert problem.id == "unknown_gpu_type" and gpu_type in problem.message
+    assert cure in str(problem.cure) and "cluster.gpu_memory=GIB" in str(problem.cure)
+    assert isinstance(problem.cure, Fix)
+    for action in problem.cure.actions:
+        assert planned(*line[:2], *action.sets).config.cluster.gpu_type in list_cards()
+    assert planned(*line, "cluster.gpu_memory=16").config.cluster.gpu_type == gpu_type
+    assert planned("stage=sft", "device=cpu", line[2])
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "word"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA GeForce RTX 4090", "rtx_4090"),
+        ("NVIDIA A100-SXM4-80GB", "a100_80gb"),
+        ("H100 PCIe", "h100_pcie"),
+        ("h100", "h100"),
+        ("nvidia_h100_80gb_hbm3", "nvidia_h100_80gb_hbm3"),  # as a cluster calls it
+        ("frobnicator", "frobnicator"),
+        ("two words", "two words"),
+    ],
+)
+def test_a_batch_script_has_one_word(gpu_type: str, word: str) -> None:
+    assert slurm_type(gpu_type) == word
 
 
 def test_each_listed_name_means_its_card_and_a_name_that_is_not_listed_is_named() -> None:

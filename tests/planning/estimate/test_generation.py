@@ -54,7 +54,7 @@ def setting_of(run: dict[str, Any]) -> MemorySetting:
     adapter = None
     if lora:
         parameters = shape.layers * 16 * sum(map(sum, shape.matrices.values()))
-        adapter = AdapterSetting(parameters, 16, len(shape.matrices), fp32=True)
+        adapter = AdapterSetting(parameters, 16, tuple(shape.matrices), fp32=True)
     return MemorySetting(
         shape,
         Kind.rlvr,

@@ -30,6 +30,7 @@ def test_a_measured_run_is_within_a_tenth(row: dict[str, Any]) -> None:
     setting = setting_of(row)
     assert setting.tokens == setting.micro_batch * row["length"]
     assert estimate_memory(setting).allocated == pytest.approx(row["memory_gib"], rel=0.1)
+    setting = replace(setting, padding=False)  # no row was shorter than another
     seconds = predict_step(setting, (row["length"],), H200).seconds
     assert seconds == pytest.approx(row["step_seconds"], rel=0.1)
     assert row["refuted"] == 0

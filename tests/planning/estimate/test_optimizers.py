@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from launch.__main__ import main
+from launch.api.cures import apply_action, exact_actions, explain_problems
 from launch.check.machine.disk import written_bytes
 from launch.check.machine.memory import state_bytes
+from launch.config.line import CommandLine
 from launch.errors import UserError
 from launch.planning.estimate.cards import CardMemory
 from launch.planning.estimate.forecast import MemoryForecast, describe_forecast, forecast_memory
@@ -15,6 +18,7 @@ from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.optimizers import factored_bytes, find_optimizer
 from launch.planning.estimate.planned_setting import planned_optimizer, planned_setting
 from launch.planning.estimate.shape import ModelShape
+from launch.worker.finding import Finding
 from tests.conftest import planned
 from tests.planning.estimate.grid import read_settings
 
@@ -284,3 +288,66 @@ def test_the_states_of_a_real_optimizer(name: str, tied: bool, tmp_path: Any) ->
         predicted = factored_bytes(shape)
         found -= 5 * 128 * 4  # of the norms, which are not counted
     assert found == pytest.approx(predicted, rel=0.02)
+
+
+OLMO = "model=olmo2_1b"
+LINES = {  # the words before the optimizer, by what the line is
+    "sft": ("stage=sft",),
+    "dpo": ("stage=dpo",),
+    "finetune": ("stage=sft", "trainer=finetune"),
+    "trl_sft": ("stage=sft", "trainer=trl_sft"),
+    "olmo_core_finetune": (
+        *("stage=sft", "trainer=olmo_core_finetune"),
+        *(OLMO, "recipe.packing=bins"),
+    ),
+    "dpo_tune_cache": ("stage=dpo", "trainer=dpo_tune_cache"),
+    "trl_dpo": ("stage=dpo", "trainer=trl_dpo"),
+    "dpo.py": ("stage=dpo", "trainer=dpo", OLMO),
+    "trl_kto": ("stage=kto",),
+}
+VALUES = ("adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "muon")
+
+
+@pytest.mark.parametrize("words", LINES.values(), ids=LINES)
+@pytest.mark.parametrize("key", ["recipe.optimizer", "flags.optim"])
+def test_each_cure_of_a_refused_optimizer_plans(words: tuple[str, ...], key: str) -> None:
+    """As it is printed: each of its actions, in the place of what was refused."""
+    for value in VALUES:
+        line = CommandLine("plan", False, (*words, "gpus=1", f"{key}={value}"))
+        stopped = [finding for finding in plan_findings(line) if finding.stops]
+        for problem in explain_problems(("plan", *line.argv), line, stopped):
+            names_choices = "must be one of adamw_torch, " in problem.message
+            assert problem.cure is not None or names_choices, problem
+            for action in exact_actions(problem.cure):
+                after = plan_findings(apply_action(action, line))
+                assert [str(finding) for finding in after if finding.stops] == [], action
+
+
+def plan_findings(line: CommandLine) -> tuple[Finding, ...]:
+    try:
+        return tuple(planned(*line.argv).warnings)
+    except UserError as refused:
+        return refused.problems
+
+
+@pytest.mark.parametrize(
+    ("line", "advised"),
+    [
+        ("stage=demo optim=adafactor", ("trainer=trl_sft recipe.optimizer=adafactor",)),
+        ("stage=sft gpus=1 recipe.optimizer=adafactor", ("recipe.optimizer=adamw", "trainer=trl_sft")),
+        ("stage=sft gpus=1 recipe.optimizer=paged_adamw_8bit", ("recipe.optimizer=adamw", "trainer=trl_sft")),
+        ("stage=sft gpus=1 trainer=finetune recipe.optimizer=adafactor", ("recipe.optimizer=adamw",)),
+        ("stage=dpo gpus=1 recipe.optimizer=adafactor", ("recipe.optimizer=adamw", "trainer=trl_dpo")),
+    ],
+)  # fmt: skip
+def test_the_cure_names_the_trainer_that_has_the_optimizer(
+    line: str, advised: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *line.split()]) == 2
+    printed = capsys.readouterr().err
+    _, _, cure = printed.rpartition("; set ")
+    for override in advised:
+        assert override in cure
+    assert cure.count("trainer=") == sum("trainer=" in override for override in advised)
+    offers_paged = "recipe.optimizer=paged_adamw_8bit" in cure
+    assert offers_paged == line.startswith("stage=dpo")  # finetune has it with QLoRA alone

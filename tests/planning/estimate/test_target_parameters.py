@@ -65,7 +65,7 @@ def setting(parameters: tuple[str, ...], checkpointing: bool) -> MemorySetting:
     adapter = AdapterSetting(
         lora.count_parameters(SHAPE),
         RANK,
-        lora.count_layers(SHAPE),
+        tuple(lora.layer_names(SHAPE.matrices)),
         fp32=True,
         weights=tuple(sizes),
     )
