@@ -65,16 +65,20 @@ def apply_move(files: Mapping[Path, str], commit: str, project: Path, checkout: 
     Raises UserError: git_failed, git_missing.
     """
     before = {path: path.read_bytes() for path in files}
+    moves_checkout = checkout.resolve() == (project / SUBMODULE).resolve()
+    previous = run_git(checkout, "rev-parse", "HEAD").strip() if moves_checkout else None
     steps = [f"wrote {len(files)} files of the lock and the ledger"]
     try:
         for path, text in files.items():
             write_exact(path, text)
-        if checkout.resolve() == (project / SUBMODULE).resolve():
+        if moves_checkout:
             run_git(checkout, "checkout", "--quiet", "--detach", commit)
             steps.append(f"checked out {commit[:9]} in {SUBMODULE}")
         run_git(project, "update-index", "--add", "--cacheinfo", f"160000,{commit},{SUBMODULE}")
     except BaseException:
         for path, content in before.items():
             path.write_bytes(content)
+        if previous is not None:
+            run_git(checkout, "checkout", "--quiet", "--detach", previous)
         raise
     return [*steps, f"staged the gitlink {SUBMODULE} at {commit[:9]}"]

@@ -1,4 +1,4 @@
-"""Checks the cures of problems: a cure is planned before it is printed.
+"""Checks the cures of problems: a cure is planned before it is printed, as long as there is time.
 
 A cure that leads back to the same problem, or to one whose own cure reverts it, is dropped. If none
 is left, the cure is to remove the override that the problem is about, if that works. The printed

@@ -26,6 +26,7 @@ from launch.upstream.trainers import OPEN_INSTRUCT
 from launch.worker.finding import Finding
 from maintain import impact as module
 from maintain.__main__ import main
+from maintain.bump import apply_move
 from maintain.commit import commits_without
 from maintain.compare import FlagChange
 from maintain.impact import Impact, TrainerImpact, assess_impact
@@ -35,6 +36,7 @@ from tests.messages import outlines, values_of
 from tests.upstream.checkouts import checkout, has_commit
 
 OLDER = "45901fd0"
+IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@localhost")
 
 
 @pytest.fixture
@@ -586,6 +588,31 @@ def test_a_git_that_fails_puts_everything_back(project: Path, history: Path) -> 
     assert run.returncode == 2
     assert "git_failed" in run.stderr
     assert git(project, "status", "--porcelain") == ""
+
+
+def test_a_gitlink_that_cannot_be_staged_puts_the_submodule_back(tmp_path: Path) -> None:
+    def repository(folder: Path) -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        git(folder, "init", "--quiet")
+        (folder / "file").write_text("1")
+        git(folder, "add", ".")
+        git(folder, *IDENTITY, "commit", "--quiet", "-m", "first")
+        return git(folder, "rev-parse", "HEAD").strip()
+
+    repository(tmp_path)
+    checkout = tmp_path / SUBMODULE
+    before = repository(checkout)
+    git(checkout, *IDENTITY, "commit", "--quiet", "--allow-empty", "-m", "second")
+    after = git(checkout, "rev-parse", "HEAD").strip()
+    git(checkout, "checkout", "--quiet", "--detach", before)
+    (tmp_path / ".git/index.lock").write_text("")
+    with pytest.raises(UserError):
+        apply_move({tmp_path / "file": "2"}, after, tmp_path, checkout)
+    assert git(checkout, "rev-parse", "HEAD").strip() == before
+    assert (tmp_path / "file").read_text() == "1"
+    (tmp_path / ".git/index.lock").unlink()
+    apply_move({tmp_path / "file": "2"}, after, tmp_path, checkout)
+    assert git(checkout, "rev-parse", "HEAD").strip() == after
 
 
 def test_what_this_interpreter_cannot_read_of_a_flag_would_be_lost() -> None:

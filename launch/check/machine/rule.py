@@ -29,7 +29,7 @@ class PreflightRule(CodeRule):
 
     judge: Callable[[Plan, Host], Finding]
     subject: str  # what it inspects, in a word or two
-    slow: bool  # whether it imports the trainer's packages, so that only `check` runs it
+    slow: bool  # whether it imports the trainer's packages: a start asks the parser only
     # Whether its result on a login node also holds on the nodes, so that `submit` runs it.
     on_login_node: bool = False
     is_first: bool = False  # whether the others wait for it

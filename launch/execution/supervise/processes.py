@@ -119,7 +119,7 @@ class ReaperProcess:
         self.ended_processes = 0
         self.left: int | None = None  # processes that could not be ended
         self.interrupted = False  # whether a signal of the user ended it
-        self.halted = False  # whether a guard ended it
+        self.halted = False  # whether a guard or the removal of its folder ended it
         self.completed = False  # ended because all requested steps are logged
         self.server_reports: deque[dict[str, Any]] = deque()  # about the server, not yet taken
         command = [sys.executable, "-P", "-u", str(_REAPER)]
@@ -151,8 +151,8 @@ class ReaperProcess:
                 data = data[self._process.stdin.write(data) :]
 
     def halt(self) -> bool:
-        """End the run for a guard; return False if it has ended already or the user is ending
-        it.
+        """End the run, for a guard or because its folder was removed. Return False if it has ended
+        already or the user is ending it.
         """
         if self.status is not None or self.interrupted:
             return False
