@@ -11,7 +11,7 @@ from launch.planning.rlvr import public_functions
 
 _NAMES = (
     *("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "reward_functions"),
-    *("reward_model_name_or_path", "reward_model_path", "reward_model_model_path"),
+    *("reward_model", "reward_model_name_or_path", "reward_model_path", "reward_model_model_path"),
     *("reward_pretrain", "remote_rm_url", "verifier"),
 )
 _OF_THE_ANSWER = re.compile(r"accuracy\w*|correct\w*|exact\w*|answer\w*|match\w*")

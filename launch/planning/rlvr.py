@@ -229,9 +229,10 @@ def names_in_module(path: Path) -> set[str] | None:
             names.add(item.name)
         elif isinstance(item, ast.Import | ast.ImportFrom):
             names.update(alias.asname or alias.name for alias in item.names)
-        elif isinstance(item, ast.Assign):
-            names.update(each.id for each in item.targets if isinstance(each, ast.Name))
-        elif not isinstance(item, ast.Expr | ast.AnnAssign):
+        elif isinstance(item, ast.Assign | ast.AnnAssign):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            names.update(ast.unparse(target) for target in targets)
+        elif not isinstance(item, ast.Expr):
             return None  # `if`, `try`, a loop
     return None if "*" in names or not names else names
 

@@ -292,7 +292,9 @@ def test_a_server_that_cannot_be_is_refused(overrides: tuple[str, ...], id: str)
 def test_the_run_on_a_card_proved_its_weights_and_waited_for_little_else(server: bool) -> None:
     """The steps of benchmarks/h200_rlvr_vllm.json: all but generation and training is overhead."""
     recorded = json.loads(Path("benchmarks/h200_rlvr_vllm.json").read_text())
-    runs = [setting for setting in recorded["settings"] if setting["vllm"] and setting["model"] == "1b"]
+    runs = [
+        setting for setting in recorded["settings"] if setting["vllm"] and setting["model"] == "1b"
+    ]
     (run,) = [setting for setting in runs if setting.get("server", False) == server]
     assert run["exit_code"] == 0 and len(run["steps"]) == 6
     (weights,) = run["sampler_weights"]

@@ -60,7 +60,6 @@ LINES: list[tuple[str, int, str, str]] = [
         "trl_sft trl_dpo trl_kto trl_grpo",
         "recipe.lr_scheduler=warmup_stable_decay",
     ),
-    ("stream_of_a_mixture", 1, "trl_sft trl_dpo trl_kto trl_grpo", "flags.streaming=true"),
     ("missing_rlvr_key", 1, "trl_grpo", "recipe.prompts_per_step=null recipe.global_batch_size=8"),
     (
         "missing_rlvr_key",

@@ -209,7 +209,6 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         {"recipe.lr_scheduler": "warmup_stable_decay"},
         [{"recipe.lr_scheduler": "linear"}],
     ),
-    ("stream_of_a_mixture", "trl_sft", {"streaming": True}, [{"dataset_streaming": True}]),
     (
         "not_generative",
         "reward_modeling",
