@@ -189,7 +189,7 @@ def _run_with_arguments(verb: Verb, arguments: list[str]) -> int:
 def _explain_options(verb: Verb, arguments: list[str], problem: Finding) -> Fix | None:
     """Return the line that one with options of other tools is; only an answer imports their names."""
     if verb.name == "new":
-        if problem.id == "usage":
+        if problem.id == "usage" and "does not take" not in problem.message:
             return None
         if problem.id == "data_no_files" and "," not in " ".join(arguments):
             return None  # a file that is missing, and no list of files

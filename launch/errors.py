@@ -70,6 +70,35 @@ def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float 
     return difflib.get_close_matches(name, similar, n=limit, cutoff=cutoff)
 
 
+def misspelt(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that `name` is with a typing error or two: letters that are missing, that are
+    too many, changed, or swapped. None if it may be a word of its own.
+    """
+    most = 1 if len(name) < 8 else 2
+    near = [
+        (edits, candidate)
+        for candidate in candidates
+        if abs(len(candidate) - len(name)) <= most
+        and (edits := _count_edits(name, candidate)) <= most
+    ]
+    return min(near)[1] if near and len(name) > 3 else None
+
+
+def _count_edits(first: str, second: str) -> int:
+    """Count the letters that are inserted, removed, changed or swapped between two words."""
+    before: list[int] = []
+    row = list(range(len(second) + 1))
+    for i, letter in enumerate(first, 1):
+        following = [i]
+        for j, other in enumerate(second, 1):
+            edits = min(row[j] + 1, following[j - 1] + 1, row[j - 1] + (letter != other))
+            is_swapped = i > 1 and j > 1 and letter == second[j - 2] and first[i - 2] == other
+            following.append(min(edits, before[j - 2] + 1) if is_swapped else edits)
+        before = row
+        row = following
+    return row[-1]
+
+
 @lru_cache(maxsize=4096)
 def _letters(text: str) -> int:
     """Return bits for a text's letters; two texts share at least as many bits as letters."""

@@ -31,6 +31,14 @@ _UNKNOWN_WORD_IDS = frozenset(
         *("unknown_data", "other_tool", "no_global_header", "started_as_rank"),
     )
 )
+# torchtune's commands behind `tune`, each with the word whose answer it gets
+_OF_TORCHTUNE = {
+    "ls": "ls",
+    "cp": "cp",
+    "download": "download",
+    "cat": "config",
+    "validate": "keys",
+}
 _TYPING_ERROR_IDS = _UNKNOWN_WORD_IDS | {"bad_value"}
 _MOST_NEEDED = 3  # further settings that a cure includes because its own keys require them
 # The time limit for all of a line's cures; a plan takes 0.1 s, and on a busy machine a second.
@@ -82,6 +90,12 @@ def explain_problems(
     that works. `line` is None if it could not be parsed.
     """
     is_of_torchtune = tuple(argv[:2]) == ("tune", "run")  # its own command; `tune` is a verb here
+    if argv[:1] == ["tune"] and argv[1:2] and argv[1] in _OF_TORCHTUNE:
+        from launch.config.other_commands import explain_command
+
+        message = f"'tune {argv[1]}' is a command of torchtune"
+        cure = explain_command(_OF_TORCHTUNE[argv[1]], argv[2:])
+        return [Finding.error("unknown_verb", message, "command line", cure)]
     is_planned = line is None or line.verb in (*CURED_VERBS, "preview") or is_of_torchtune
     has_stage = line is None or any(override_key(item) == "stage" for item in line.overrides)
     is_foreign = any(problem.id in _UNKNOWN_WORD_IDS for problem in problems) or not has_stage

@@ -20,6 +20,7 @@ OTHER_COMMANDS = (
     "swift",
     "unsloth",
     "tune",
+    "dvc",
     "hf",
     "huggingface-cli",
 )

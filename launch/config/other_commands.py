@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from launch.config.other_tools import find_verb, plain_name, read_sections
+from launch.resources import group_options
 from launch.worker.finding import Fix
 
 # The commands in the answers. What they are about replaces RUN and NAME, a value of the line its
@@ -46,6 +47,10 @@ _COMMANDS = {
     "UPLOAD": "hf upload OWNER/NAME RUN/model",
     "SERVE": "vllm serve RUN/model",
     "GGUF": "python convert_hf_to_gguf.py RUN/merged --outfile model.gguf",
+    "MERGED": "RUN/merged",
+    "QUANTIZE": "llama-quantize model.gguf TYPE",
+    "SUBMIT": "launch submit stage=NAME",
+    "PIPELINE": "launch plan pipeline=A,B",
     "DELETE": "rm -r RUN",
 }
 # Options whose value is the run or the folder that a command is about.
@@ -85,6 +90,25 @@ _SWITCHES = {
     "v": "",
     "verbose": "",
 }
+_REPOSITORIES = ("hub_model_id", "repo_id", "repo", "repo_name", "hub_id")
+# folders that the models of tools are in, whose names are no owner on the hub
+_FOLDERS = (
+    "runs",
+    "run",
+    "out",
+    "output",
+    "outputs",
+    "saves",
+    "checkpoints",
+    "ckpts",
+    "models",
+    "results",
+)
+_QUANTIZATION = re.compile(r"(?:i?q\d\w*|f16|bf16)", re.IGNORECASE)
+_SERVES_HUB_ID = (
+    "launch serves no model: {SERVE} does; GRPO's answers are sampled by vLLM with "
+    "recipe.generation=vllm_colocate, or vllm_server on GPUs of its own"
+)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACE = re.compile(r" (?:\| tail -n |[\w.-]+=)?<([a-z_]+)>")
 # Verbs that find a run by its name in the folder `runs`.
@@ -94,7 +118,7 @@ _WITHOUT_RUN = ("status", "clean")
 _OF_NEWEST = ("logs", "eval", "generate", "merge", "report")
 _DELETES = ", {DELETE} removes it"  # of a run that is here
 # What takes the whole line: its overrides are those of the command.
-_OF_STAGES = ("TRIAL", "TUNE", "PLAN", "CHECK")
+_OF_STAGES = ("TRIAL", "TUNE", "PLAN", "CHECK", "SUBMIT")
 
 
 @dataclass
@@ -105,6 +129,7 @@ class _Rest:
     options: dict[str, str] = field(default_factory=dict)  # by launch's names of them
     used: set[str] = field(default_factory=set)  # names of options that the answer has
     typed: dict[str, str] = field(default_factory=dict)  # the options as typed, by launch's names
+    lost: list[str] = field(default_factory=list)  # names of options that another one excludes
 
     @property
     def folder(self) -> Path | None:
@@ -160,11 +185,7 @@ def explain_command(word: str, arguments: Sequence[str]) -> Fix | None:
     rest = _read_rest(arguments)
     names = rest.names
     options = rest.options
-    if "push_to_hub" in options or "hub_model_id" in options:
-        pushing = _answers()["push"]
-        answer = answer if answer == pushing else f"{answer}; {pushing}"
-        names += [options[name] for name in ("hub_model_id", "repo_id") if name in options]
-        rest.used |= {"push_to_hub", "hub_model_id", "repo_id"}
+    answer = _choose_answer(answer, rest)
     has_word = len(names) > 1 and "/" not in names[-1]
     if "{CHAT}" in answer and "prompt" not in options and has_word:
         options["prompt"] = names.pop()
@@ -179,18 +200,70 @@ def explain_command(word: str, arguments: Sequence[str]) -> Fix | None:
         return f"{{{len(actions) - 1}}}"
 
     sentence = re.sub(r"\{(\w+)\}", place, answer)
-    if names and "/" in names[0] and rest.folder is None and not Path(names[0]).exists():
+    is_of_hub = answer == _SERVES_HUB_ID
+    if (
+        names
+        and "/" in names[0]
+        and not is_of_hub
+        and rest.folder is None
+        and not Path(names[0]).exists()
+    ):
         sentence += f"; there is no {names[0]} here, {{{len(actions)}}} lists the runs"
         actions.append("$ launch status")
     left_out = [
-        f"--{rest.typed.get(name, name)}"
-        for name in options
+        _as_option(rest.typed.get(name, name))
+        for name in (*options, *rest.lost)
         if name not in rest.used and name != "runs"
     ]
     has_whole_line = any(f"{{{name}}}" in answer for name in _OF_STAGES)
     if left_out and not has_whole_line:
         sentence += f"; without a counterpart: {', '.join(left_out)}"
     return Fix.of(sentence, *actions)
+
+
+def _choose_answer(answer: str, rest: _Rest) -> str:
+    """Return the answer that the names and options behind a word ask for: a merge of a file that has
+    `export_dir`, a list for git's `log --oneline`.
+    """
+    names = rest.names
+    options = rest.options
+    if "export_dir" in options:
+        answer = _answers()["merge"]
+    if "{LOGS}" in answer and {"oneline", "graph"} & options.keys():  # of git log
+        answer = _answers()["list"]
+        rest.used |= {"oneline", "graph"}
+    if "{SERVE}" in answer and names and _is_hub_id(names[0]):
+        answer = _SERVES_HUB_ID
+    if "{SUBMIT}" in answer:
+        names[:] = [name for name in names if name in group_options("stage")]  # `exp run`
+    if "{GGUF}" in answer and any(map(_QUANTIZATION.fullmatch, [*names, *options.values()])):
+        answer += ", and quantised by {QUANTIZE}"
+        rest.used |= {"gguf", "quantize", "quantization", "type", "qtype"}
+    pushing = _answers()["push"]
+    if answer == pushing or {"push_to_hub", "hub_model_id"} & options.keys():
+        answer = answer if answer == pushing else f"{answer}; {pushing}"
+        names += [options[name] for name in _REPOSITORIES if name in options]
+        rest.used |= {"push_to_hub", *_REPOSITORIES}
+    return answer
+
+
+def _as_option(name: str) -> str:
+    return f"-{name}" if len(name) == 1 else f"--{name}"
+
+
+def _is_hub_id(name: str) -> bool:
+    """Return whether a name is a model of the hub, and no folder of a run."""
+    return (
+        _REPOSITORY.fullmatch(name) is not None
+        and not Path(name).exists()
+        and name.partition("/")[0] not in _FOLDERS
+    )
+
+
+def _merged_folder(name: str) -> str:
+    """Return where `launch merge` writes the model of a folder (launch/planning/adapter.py)."""
+    path = Path(name)
+    return str(path.with_name("merged") if path.name == "model" else f"{path}-merged")
 
 
 def _write_command(name: str, rest: _Rest, arguments: Sequence[str]) -> str:
@@ -202,14 +275,26 @@ def _write_command(name: str, rest: _Rest, arguments: Sequence[str]) -> str:
         verb = " ".join(command.split()[:2])
         has_list = any("," in word for word in overrides)
         return f"{verb} {shlex.join(overrides)}" if has_list or name != "TRIAL" else command
+    if name in _OF_STAGES and overrides:
+        command = f"{command} {shlex.join(overrides)}"
+    if name == "QUANTIZE":
+        types = [item for item in (*names, *rest.options.values()) if _QUANTIZATION.fullmatch(item)]
+        return command.replace("TYPE", types[0].upper())
+    if name == "PIPELINE":
+        stages = [item for item in names if item in group_options("stage")]
+        return command.replace("A,B", ",".join(stages)) if len(stages) > 1 else command
+    if name == "SERVE" and names and _is_hub_id(names[0]):
+        return f"vllm serve {names[0]}"
     repository = next((name for name in names[1:] if _REPOSITORY.fullmatch(name)), None)
     if names:
         is_of_launch = command.startswith("launch")
         folder = None if is_of_launch else rest.folder
+        if folder is None and "/" in names[0]:
+            command = command.replace("RUN/merged", shlex.quote(_merged_folder(names[0])))
         command = re.sub(r"\bRUN\b", shlex.quote(str(folder or names[0])), command)
         if name in ("LINT", "FLAGS"):
             command = re.sub(r"FILE|TRAINER", shlex.join(names[:1]), command)
-        if "/" not in names[0]:
+        if names[0] in group_options("stage"):
             command = command.replace("stage=NAME", f"stage={names[0]}")
         if folder is not None:
             is_adapter = (folder / "model" / "adapter_config.json").is_file()
@@ -239,6 +324,8 @@ def _write_command(name: str, rest: _Rest, arguments: Sequence[str]) -> str:
 def _fill(command: str) -> str:
     """Return a command without a placeholder where its verb needs no run, or means the newest one."""
     words = command.split()
+    if len(words) == 1:
+        return command
     if words[-1] == "RUN" and words[1] in _WITHOUT_RUN:
         return " ".join(words[:-1])
     return re.sub(r"\bRUN\b", "latest", command) if words[1] in _OF_NEWEST else command
@@ -255,23 +342,24 @@ def _read_rest(arguments: Sequence[str]) -> _Rest:
         if name in ("pretrained", "peft"):
             options[name] = value
     about = [each[name] for each in (options, of_file) for name in _OF_RUN if name in each]
+    about = [name for name in about if name not in ("lora", "qlora", "hf")]  # `adapter: lora`
     if not about and not rest.names:
         about = [each[_FOLDER] for each in (options, of_file) if _FOLDER in each]
         rest.used.add(_FOLDER)
-    folders = [name for name in about if name not in ("lora", "qlora", "hf")]
-    rest.names[:0] = folders  # `adapter: lora` is a kind
+    rest.names[:0] = about
     known = _own_options()
     for name, value in {**of_file, **options}.items():
         own = known.get(name, name)
         rest.options[own] = value
         rest.typed[own] = name
     if "follow" in rest.options:
-        rest.options.pop("lines", None)  # what follows has no end
+        lines = rest.options.pop("lines", None)  # what follows has no end
+        rest.lost += [rest.typed["lines"]] if lines is not None else []
     rest.used |= {
         "yes",
         "follow",
         *_OF_RUN,
-        *of_file,
+        *(name for name in of_file if not name.startswith("export_")),
         *(name for name, own in _SWITCHES.items() if not own),
     }
     return rest
@@ -315,6 +403,9 @@ def _take_option(name: str, value: str, equals: str, options: dict[str, str]) ->
         if own:
             options[own.removeprefix("--")] = own
         return ""
+    if name.isdigit():  # `kill -9`
+        options[name] = "true"
+        return ""
     if name.startswith("n") and name[1:].isdigit():  # `-n5`
         options["n"] = name[1:]
         return ""
@@ -332,4 +423,10 @@ def _read_settings(path: Path) -> dict[str, str]:
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     settings = content if isinstance(content, dict) else {}
-    return {str(name): value for name, value in settings.items() if isinstance(value, str)}
+    texts: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, str | int):
+            texts[str(name)] = str(value)
+        elif isinstance(value, list):
+            texts[str(name)] = ",".join(map(str, value))
+    return texts

@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.errors import nearest, set_any
+from launch.config.typed_values import write_value
+from launch.errors import misspelt, nearest, set_any
 from launch.resources import GROUPS
 from launch.worker.finding import Action, Fix
 
@@ -81,7 +82,7 @@ class OtherToolKey:
             count = len(text.split(","))
             overrides = self.set.format(value=text, list=as_list, count=count, mix=_as_mix(text))
         if overrides:
-            cure = replacing(name, *overrides.split(" or "))
+            cure = replacing(name, *map(_written, overrides.split(" or ")))
             difference = self.difference(value)
             return replace(cure, sentence=f"{difference}: {cure.sentence}") if difference else cure
         if not self.instead:
@@ -89,6 +90,15 @@ class OtherToolKey:
         if self.instead.startswith("remove it"):
             return Fix.of(self.instead, f"~{name}")
         return Fix.of(self.instead)
+
+
+def _written(overrides: str) -> str:
+    """Return overrides with each value as its key has it."""
+    sets = []
+    for item in Action.parse(overrides).sets:
+        key, _, value = item.partition("=")
+        sets.append(f"{key}={write_value(key, value)}")
+    return " ".join(sets)
 
 
 def _find_pattern(texts: Mapping[str, str], value: str | None) -> str | None:
@@ -175,8 +185,11 @@ def replacing(name: str, *overrides: str, sentence: str = "") -> Fix:
 
 def explain_value(key: str, value: str) -> Fix | None:
     """Return the cure for another tool's value of launch's own key, `parallel=3`: `set
-    parallel=zero3`.
+    parallel=zero3`, or for one with a unit, `cluster.time=2d`.
     """
+    written = write_value(key, value)
+    if written != value:
+        return set_any(f"{key}={written}")
     rows = load_rows()
     for row in rows:
         overrides = row.of_value(value)
@@ -207,8 +220,8 @@ def explain_like(name: str, value: str | None) -> Fix | None:
     for row in rows:
         known.update(row.names)
     last_part = name.rpartition(".")[2]
-    near = nearest(plain_name(last_part), known, limit=1, cutoff=0.85)
-    cure = explain_name(near[0], value) if near else None
+    near = misspelt(plain_name(last_part), known)
+    cure = explain_name(near, value) if near else None
     if cure is None or not any(action.sets for action in cure.actions):
         return None
     overrides = [str(action) for action in cure.actions]
@@ -247,7 +260,7 @@ def explain_name(name: str, value: str | None) -> Fix | None:
         meant = explain_value(key, value) if value else None
         if meant is not None:
             return replacing(name, *map(str, meant.actions), sentence=meant.sentence)
-        return replacing(name, f"{key}={value or 'VALUE'}")
+        return replacing(name, _written(f"{key}={value or 'VALUE'}"))
     if row is not None:
         return row.answer(name, value)
     negated = _NEGATED.fullmatch(parts[-1]) if parts and value in ("true", None) else None

@@ -300,7 +300,7 @@ class RecipeConfig:
             "trl llama_factory": "per_device_train_batch_size",
             "others": "train_micro_batch_size_per_gpu per_gpu_train_batch_size device_batch_size "
             "ppo_micro_batch_size_per_gpu ppo_micro_batch_size micro_train_batch_size micro_bs mbs "
-            "micro_batch_size_per_gpu",
+            "micro_batch_size_per_gpu train_micro_batch_size_per_device",
         },
     )
     learning_rate: float = key(
@@ -854,7 +854,7 @@ class RecipeConfig:
         other_names={
             "trl": "num_generations",
             "others": "rollout_n actor_rollout_ref_rollout_n num_samples_per_prompt_rollout "
-            "num_return_sequences n_samples_per_prompt",
+            "num_return_sequences n_samples_per_prompt rloo_k num_sample_generations",
         },
     )
     response_length: int | None = key(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.other_tool_files import TORCHTUNE
+from launch.config.typed_values import as_whole
 from launch.config.yaml_nodes import NotYamlError, load_yaml
-from launch.planning.typed_values import as_whole
 
 _COMPONENT = "_component_"
 # torchtune's names, each with TRL's

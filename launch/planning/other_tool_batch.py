@@ -8,11 +8,11 @@ from launch.config.compose import compose_once
 from launch.config.line import CommandLine
 from launch.config.other_tool_files import LINE
 from launch.config.recipe_keys import KEYS, RecipeConfig
+from launch.config.typed_values import as_whole
 from launch.data.draft import fitting_batch
 from launch.errors import UserError
 from launch.planning.other_tool_defaults import default_of
 from launch.planning.other_tool_values import Translation
-from launch.planning.typed_values import as_whole
 from launch.worker.wording import count_of
 
 _STEPS = 3  # of an epoch, at least, where a line sets no batch
@@ -68,7 +68,7 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
     data set has several steps.
     """
     total = as_whole(t.take("global_batch_size", *KEYS["global_batch_size"].names_of("others")))
-    recipe = _recipe_of_stage(t)
+    recipe = recipe_of_stage(t)
     per_device = as_whole(micro) or recipe.per_device_batch_size
     if total is None and accumulation is not None:
         _set_product(t, kind, per_device, accumulation)
@@ -97,7 +97,7 @@ def _translate_line(t: Translation, kind: str, micro: Any, accumulation: Any) ->
         t.set("recipe.per_device_batch_size", min(per_device, share))
 
 
-def _recipe_of_stage(t: Translation) -> RecipeConfig:
+def recipe_of_stage(t: Translation) -> RecipeConfig:
     """Return the recipe that the chosen stage and model have without the line."""
     stage = t.given.get("stage", t.overrides["stage"])
     groups = [f"{group}={t.given[group]}" for group in ("model", "trainer") if group in t.given]

@@ -13,10 +13,10 @@ from launch.config.compose import compose_once
 from launch.config.line import DATA_FILES, CommandLine
 from launch.config.other_tool_files import LINE, LLAMA_FACTORY, TRL_TOOL
 from launch.config.other_tools import read_mixer
+from launch.config.typed_values import as_whole
 from launch.errors import nearest
 from launch.planning.local_rows import LocalRows, read_local_rows
 from launch.planning.other_tool_values import Translation, as_number, entry_text
-from launch.planning.typed_values import as_whole
 from launch.upstream.trl_templates import load_templates
 
 # The kinds of rows whose prompts axolotl writes without a chat template (prompt_strategies).
@@ -72,11 +72,7 @@ def _is_of_family(template: str, model: str) -> bool:
 
 def translate_data(t: Translation) -> None:
     """Set the data sets, each with its split, and the validation rows."""
-    entries = list(_find_entries(t))
-    if entries:
-        t.overrides["data.mix"] = f"[{','.join(map(entry_text, entries))}]"
-    elif t.tool != LINE:
-        t.missing.append("the data: set data.mix=FILE_OR_HUB_ID")
+    _translate_sets(t)
     column = t.take("dataset_text_field", "text_field", "text_column") if t.tool == LINE else None
     if t.rows is not None and t.rows.is_text:
         t.set("data.format", "text")
@@ -94,8 +90,29 @@ def translate_data(t: Translation) -> None:
             t.set("data.validation", evaluated)
         elif evaluated:
             t.differences.append(f"{name}: set data.validation=FILE, whose rows are evaluated")
-    if t.take("train_on_inputs", "train_on_prompt"):
-        _learn_prompts(t)
+    _translate_prompts(t)
+
+
+def _translate_sets(t: Translation) -> None:
+    """Set the data sets, unless the line has its own."""
+    known = len(t.missing)
+    entries = list(_find_entries(t))
+    if {"data", "data.mix"} & t.given.keys():
+        del t.missing[known:]
+    elif entries:
+        t.overrides["data.mix"] = f"[{','.join(map(entry_text, entries))}]"
+    elif t.tool != LINE:
+        t.missing.append("the data: set data.mix=FILE_OR_HUB_ID")
+
+
+def _translate_prompts(t: Translation) -> None:
+    """Put loss on the prompts or not, and name what a tool does by itself."""
+    for name in ("train_on_inputs", "train_on_prompt"):
+        learns = t.take(name)
+        if learns:
+            _learn_prompts(t)
+        elif learns is not None and t.tool == LINE:
+            t.differences.append(f"{name}=false: the loss is on the answers here")
     on_answers = t.take("assistant_only_loss", "completion_only_loss")
     if t.tool == TRL_TOOL and t.overrides["stage"] in ("sft", "lora_sft") and not on_answers:
         t.differences.append(

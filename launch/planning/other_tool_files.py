@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from launch.config.other_tools import OTHER_TOOLS, explain_difference, explain_n
 from launch.config.recipe_key import RecipeKey
 from launch.config.recipe_keys import KEYS, recipe_mapping
 from launch.config.schema import Tracking
-from launch.planning.other_tool_batch import translate_batch
+from launch.config.typed_values import as_whole, is_sweep
+from launch.errors import UserError, actions_of
+from launch.planning.other_tool_batch import recipe_of_stage, translate_batch
 from launch.planning.other_tool_data import find_local_rows, translate_data, translate_model
 from launch.planning.other_tool_defaults import default_of, names_without_counterpart
 from launch.planning.other_tool_kind import find_kind
@@ -31,11 +34,12 @@ from launch.planning.other_tool_sharding import translate_sharding
 from launch.planning.other_tool_values import (
     Translation,
     as_number,
+    as_override,
     has_content,
     shorten_value,
 )
-from launch.planning.typed_values import as_whole, is_sweep
 from launch.upstream.pin.lock import locked_schema
+from launch.worker.finding import Fix
 
 _NAMES = {AXOLOTL: "axolotl", LLAMA_FACTORY: "llama_factory", TRL_TOOL: "trl"}
 _WHOLE = ("epochs", "max_steps", "per_device_batch_size", "max_seq_length", "seed", "lora.rank")
@@ -75,7 +79,19 @@ _SAME_IN_A_LINE = (
     "fsdp",
     "resume_mode",
 )
-_OF_LORA = re.compile(r"lora_.+|peft_.+|target_modules|rank|r|load_in_4bit|qlora|use_qlora")
+# Flags of a trainer that change no number of the training, and are kept on a line.
+_KEPT = re.compile(
+    r"tf32|ddp_timeout|timeout|dataloader_.*|torch_compile.*|hub_strategy|hub_private_repo"
+    r"|gradient_checkpointing_kwargs|save_total_limit|keep_last_n_checkpoints|group_by_length"
+)
+_NO_LENGTH = (
+    "recipe.max_seq_length=N, a number: samples are always cut there, at the most at the end of the "
+    "model's context"
+)
+_OF_LORA = re.compile(
+    r"lora_.+|peft_.+|target_modules|rank|r|load_in_[48]bit|qlora|use_qlora|quantization_bit|use_dora"
+    r"|use_rslora|modules_to_save|additional_target"
+)
 _DPO_LOSSES = {"sigmoid": "dpo", "dpo": "dpo", "sigmoid_norm": "dpo_norm", "dpo_norm": "dpo_norm"}
 
 
@@ -133,7 +149,11 @@ def _translate_stage(t: Translation, kind: str) -> None:
     adapter = t.take("adapter", "finetuning_type", "use_peft", "use_lora", "lora", "peft")
     if adapter is None and t.tool == LLAMA_FACTORY:
         adapter = "lora"  # its default (hparams/finetuning_args.py)
-    if adapter is None and t.tool == LINE and any(map(_OF_LORA.fullmatch, t.settings)):
+    if (
+        adapter is None
+        and t.tool == LINE
+        and any(_OF_LORA.fullmatch(name) for name in _given_on(t))
+    ):
         adapter = "lora"
     name = str(adapter).lower()
     has_adapter = name in ("lora", "qlora", "true")
@@ -158,12 +178,21 @@ def _translate_stage(t: Translation, kind: str) -> None:
         t.overrides["recipe.lora.rank"] = ""  # its place in the line; set by the numbers
         _translate_targets(t)
         _translate_kind(t)
+    if in_eight and has_adapter and t.tool == LINE and not in_four:
+        t.differences.append("frozen weights in 8 bit: they are stored in 4 here")
+        in_four = True
     if in_four and has_adapter:
         t.set("recipe.lora.quantize", "nf4")
     elif in_four or in_eight:
         text = "8 bit" if in_eight and not in_four else "4 bit without an adapter"
         instead = "bf16" if not has_adapter else "16 bit; recipe.lora.quantize=nf4 stores 4"
         t.differences.append(f"frozen weights in {text}: they are stored in {instead}")
+
+
+def _given_on(t: Translation) -> list[str]:
+    """Return the names of the settings that are not turned off."""
+    off = (False, None, "none", "None", "no", "null")
+    return [name for name, value in t.settings.items() if value not in off]
 
 
 def _translate_targets(t: Translation) -> None:
@@ -218,6 +247,7 @@ def _translate_numbers(t: Translation, kind: str) -> None:
         is_of_others = kind == "rlvr" and t.tool != LINE and key == "max_seq_length"
         if not names or key in _APART or key == "per_device_batch_size" or is_of_others:
             continue
+        names_given = [name for name in names if name in t.settings]
         value = t.take(*names)
         if key.startswith(_OF_ADAPTER) and not trains_adapter:
             continue
@@ -225,11 +255,17 @@ def _translate_numbers(t: Translation, kind: str) -> None:
             value = value in (True, "true", "unsloth", "offload")
         if value is None:
             value = default_of(t, key, *names, trainer=KINDS[Kind(kind)].trainer or "trl_sft")
+        if key == "lora.alpha" and isinstance(value, str):
+            value = _times_rank(t, value)
         if key in _WHOLE and value is not None:
             value = as_whole(value) if as_whole(value) is not None else value
+        if key == "max_seq_length" and value in ("None", "none", "unlimited"):
+            t.missing.append(f"{_NO_LENGTH} ({', '.join(names_given)}={value})")
+            value = None
         is_off = key == "max_steps" and isinstance(value, int) and value <= 0
         if value is not None and not is_off:
             t.set(f"recipe.{key}", value)
+    _translate_best(t)
     if t.overrides.get("recipe.lora.rank") == "":
         t.set("recipe.lora.rank", 8 if t.tool == LLAMA_FACTORY else 16)
     if t.take("disable_gradient_checkpointing"):
@@ -239,6 +275,33 @@ def _translate_numbers(t: Translation, kind: str) -> None:
     evaluates = "data.validation" in t.overrides
     _translate_evaluation(t, evaluates=evaluates)
     _translate_optimizer(t)
+
+
+def _times_rank(t: Translation, text: str) -> Any:
+    """Return the alpha that is so many times the rank: `2r`, `2x`."""
+    times = re.fullmatch(r"(\d+(?:\.\d+)?)\s*\*?\s*(?:x|r|rank)", text)
+    if times is None:
+        return text
+    rank = as_whole(t.given.get("recipe.lora.rank") or t.overrides["recipe.lora.rank"])
+    rank = rank or recipe_of_stage(t).lora.rank or 16
+    t.differences.append(f"alpha {text}: {times[1]} times the rank of {rank}")
+    return int(float(times[1]) * rank)
+
+
+def _translate_best(t: Translation) -> None:
+    """Evaluate as often as a checkpoint is written, where the best one becomes the model."""
+    if t.tool != LINE or t.settings.get("load_best_model_at_end") not in (True, "true"):
+        return
+    evaluated = as_whole(t.overrides.get("recipe.eval_steps"))
+    saved = as_whole(t.settings.get("save_steps")) or recipe_of_stage(t).checkpoint_steps
+    steps = evaluated or saved or 100
+    t.take("save_steps")
+    t.set("recipe.eval_steps", steps)
+    t.set("recipe.checkpoint_steps", steps)
+    t.differences.append(
+        f"load_best_model_at_end: evaluations (eval_steps) and checkpoints (save_steps) come every "
+        f"{steps} steps, so that the best one is there"
+    )
 
 
 def _translate_evaluation(t: Translation, *, evaluates: bool) -> None:
@@ -304,6 +367,8 @@ def _translate_schedule(t: Translation) -> None:
         is_unlimited = "recipe.max_steps" not in t.overrides
         if t.overrides["stage"].endswith("rlvr") and is_unlimited:
             t.set("recipe.max_steps", None)
+    elif isinstance(epochs, str):
+        t.set("recipe.epochs", epochs)
     elif isinstance(epochs, int | float):
         t.set("recipe.epochs", math.ceil(epochs))
         t.differences.append(
@@ -333,7 +398,8 @@ def _translate_preferences(t: Translation, kind: str) -> None:
     loss = t.take("loss_type", "pref_loss", "dpo_loss_type", "loss")
     if beta is None and loss is None and t.tool == LINE:
         return
-    t.set("recipe.beta", beta if beta is not None else 0.1)
+    if beta is not None or t.tool != LINE:
+        t.set("recipe.beta", beta if beta is not None else 0.1)
     t.take("max_prompt_length")
     if kind == "kto":
         if loss is not None and loss != "kto":
@@ -375,6 +441,7 @@ def _translate_packing(t: Translation, kind: str) -> None:
     elif flattens:
         packing = "flatten"
     t.set("recipe.packing", packing)
+    t.alternatives["recipe.packing"] = "flatten"
     if packs and t.tool == LLAMA_FACTORY:
         t.differences.append(
             "packing: the rows of a bin do not see each other here (neat_packing: true)"
@@ -386,8 +453,7 @@ def _translate_rest(t: Translation) -> None:
     all others.
     """
     _translate_tracking(t)
-    trainer = t.overrides.get("trainer")
-    flags = locked_schema(trainer).fields if trainer else {}
+    flags = locked_schema(_trainer_of(t)).fields
     for name, value in list(t.settings.items()):
         is_off = value is False or value in ("none", "no")
         if has_content(value) and not is_off:
@@ -407,11 +473,14 @@ def _translate_setting_off(t: Translation, name: str, value: Any) -> None:
     if name in _OFF_BY_ABSENCE or (name in _OF_BF16 and _HALF & t.settings.keys()):
         return
     cure = explain_name(name, str(value).lower())
-    sets = cure.actions[0].sets if cure and cure.actions and cure.actions[0].is_exact else ()
-    for item in sets:
+    flags = locked_schema(_trainer_of(t)).fields
+    for item in _find_sets(cure, flags):
         key, _, setting = item.partition("=")
-        if not key.startswith("flags."):
-            t.overrides.setdefault(key, setting)
+        t.overrides.setdefault(key, setting)
+    if cure is not None and cure.sentence.startswith(_REMOVAL):
+        t.differences.append(f"{name}={as_override(value)}: {cure.sentence.removeprefix(_REMOVAL)}")
+    elif cure is None and name in flags and value is False:
+        t.set(f"flags.{name}", value)
 
 
 def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[str]) -> None:
@@ -423,11 +492,18 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
     if t.tool == LINE and name in _SAME_IN_A_LINE:
         change = None
     cure = explain_name(name, str(value).lower() if isinstance(value, bool) else str(value))
-    sets = cure.actions[0].sets if cure and cure.actions and cure.actions[0].is_exact else ()
+    choices = [action.sets for action in actions_of(cure) if action.is_exact]
+    theirs = flags if change == "" else {*flags, *_flags_of_trl(t)}
+    sets = _find_sets(cure, flags) or _find_sets(cure, theirs)
+    for item in choices[-1] if len(choices) > 1 else ():
+        key, _, setting = item.partition("=")
+        t.alternatives[key] = setting
     is_flag = any(item.startswith("flags.") for item in sets)
+    is_kept = t.tool == LINE and (is_flag or (name in flags and _KEPT.fullmatch(name) is not None))
+    change = None if is_kept and change == "" else change
     removal = cure.sentence if cure and cure.sentence.startswith(_REMOVAL) else ""
     difference = explain_difference(name, str(value).lower())
-    if sets and not is_flag and change is None:
+    if sets and (not is_flag or t.tool == LINE) and change is None:
         if difference:
             t.differences.insert(0, f"{name}={shorten_value(value)}: {difference}")
         for item in sets:
@@ -435,14 +511,49 @@ def _translate_setting(t: Translation, name: str, value: Any, flags: Collection[
             t.overrides.setdefault(key, setting)
     elif t.tool == LINE and removal and change is None:
         t.differences.append(f"{name}={shorten_value(value)}: {removal.removeprefix(_REMOVAL)}")
-    elif name in flags and not isinstance(value, dict) and change != "":
+    elif name in theirs and not isinstance(value, dict) and change != "":
         t.set(f"flags.{name}", value)
     elif change is None and value != 0:
-        t.differences.append(f"{name}={shorten_value(value)}: launch has no such setting")
+        t.differences.append(f"{name}={shorten_value(value)}: {_without_flag(t, name)}")
     elif change:
         t.differences.append(f"{name}: {change}")
+    elif t.tool == LINE and _KEPT.fullmatch(name) and name in _flags_of_trl(t):
+        t.differences.append(f"{name}={shorten_value(value)}: {_without_flag(t, name)}")
     else:
         t.left_out.append(name)
+
+
+def _trainer_of(t: Translation) -> str:
+    """Return the trainer at hand: the line's, that of the stage that it names, or the translation's."""
+    if t.tool == LINE and "stage" in t.given and "trainer" not in t.given:
+        with suppress(UserError):
+            line = CommandLine("plan", False, (f"stage={t.given['stage']}",))
+            return compose_once(line).config.trainer.name
+    return t.given.get("trainer") or t.overrides.get("trainer") or "reward_modeling"
+
+
+def _find_sets(cure: Fix | None, flags: Collection[str]) -> Sequence[str]:
+    """Return the first overrides of a cure that set keys, or those of `flags`; none without any."""
+    for action in actions_of(cure):
+        named = [item.partition("=")[0] for item in action.sets]
+        own = [key.removeprefix("flags.") for key in named if key.startswith("flags.")]
+        if action.is_exact and all(flag in flags for flag in own):
+            return action.sets
+    return ()
+
+
+def _flags_of_trl(t: Translation) -> Collection[str]:
+    """Return the flags of TRL's trainer for what is trained; none for a reward model."""
+    trainer = KINDS[Kind(t.overrides["stage"].removeprefix("lora_"))].trainer
+    return locked_schema(trainer).fields if trainer is not None else ()
+
+
+def _without_flag(t: Translation, name: str) -> str:
+    """Return why a setting is left out: whether the trainer of TRL has a flag of it."""
+    trainer = _trainer_of(t)
+    if name not in _flags_of_trl(t):
+        return "launch has no such setting"
+    return f"{trainer} has no such flag; TRL's trainers have flags.{name}"
 
 
 def _translate_tracking(t: Translation) -> None:
@@ -450,6 +561,10 @@ def _translate_tracking(t: Translation) -> None:
     reports = t.take("report_to")
     reports = reports[0] if isinstance(reports, list) and reports else reports
     project = t.take("wandb_project", "tracker_project_name")
+    is_offline = t.tool == LINE and t.settings.get("wandb_mode") == "offline"
+    if is_offline and (project or "wandb" in str(reports)):
+        t.take("wandb_mode")
+        reports = "wandb_offline"
     if str(reports) in set(Tracking) - {Tracking.none}:
         t.set("tracking", reports)
     elif project:

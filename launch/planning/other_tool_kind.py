@@ -26,9 +26,14 @@ def find_kind(t: Translation, method: str) -> str:
     if t.tool == LINE and not method:
         method = _method_of_line(t)
     kind = _as_stage(t, method or _method_of_file(t))
+    if kind in _OF_PAIRS:
+        t.differences.append(
+            f"{kind}: DPO is trained here, on the same pairs with a reference model"
+        )
+        kind = "dpo"
     if kind not in KINDS:
         t.missing.append(f"a stage that trains {kind}: there are {', '.join(KINDS)}")
-        return "dpo" if kind in _OF_PAIRS else "sft"
+        return "sft"
     if t.tool == LINE and t.rows is not None:
         due = KINDS[Kind(kind)].data
         given = t.rows.kind

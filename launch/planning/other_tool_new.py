@@ -84,7 +84,7 @@ def _sort_words(
     for written, values in split_words(arguments, _SWITCHES):
         plain = plain_name(written)
         value = ",".join(values)
-        if not written and not names and not values[0].endswith(DATA_FILES):
+        if not written and not values[0].endswith(DATA_FILES):
             names.append(values[0])
         elif not written:
             rest.append(values[0])
@@ -96,7 +96,7 @@ def _sort_words(
             own[plain] = value
         else:
             rest.append(f"{written}={value}")
-    return own.pop("name", names[0] if names else ""), own, columns, rest
+    return own.pop("name", "_".join(names)), own, columns, rest
 
 
 def _columns() -> dict[str, str]:
@@ -123,7 +123,7 @@ def _answer(translation: Translation, words: Sequence[str], name: str) -> Fix:
     settings = [
         f"{key}={value}"
         for key, value in translation.overrides.items()
-        if not _DRAFTED.fullmatch(key)
+        if not _DRAFTED.fullmatch(key) or (key == "recipe.chat_template" and value != "null")
     ]
     sentence = "{0}"
     actions = [f"$ {shlex.join(words)}"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 from launch.config.other_tool_files import LINE
 from launch.planning.other_tool_values import Translation
+from launch.planning.rlvr import public_functions
 
 _NAMES = (
     *("reward", "rewards", "reward_funcs", "reward_function", "reward_fn", "reward_functions"),
-    *("reward_model_name_or_path", "reward_model_path", "reward_model_model_path"),
+    *("reward_model", "reward_model_name_or_path", "reward_model_path", "reward_model_model_path"),
     *("reward_pretrain", "remote_rm_url", "verifier"),
 )
 _OF_THE_ANSWER = re.compile(r"accuracy\w*|correct\w*|exact\w*|answer\w*|match\w*")
@@ -62,6 +62,11 @@ def _translate_verifier(t: Translation) -> None:
         t.set("recipe.verifier", fitting)
     elif reward or "data.mix" in t.overrides or t.tool != LINE:
         named = f", for {reward}" if reward else ""
+        functions = public_functions(Path(reward)) if reward.endswith(".py") else []
+        if functions:
+            choices = " or ".join(f"recipe.verifier={reward}:{each}" for each in functions)
+            t.missing.append(f"which function of {reward} is the reward: {choices}")
+            return
         if ".py" in reward:
             named = f", as there is no file of {reward}"
         t.missing.append(
@@ -74,9 +79,9 @@ def _find_function(reward: str, folder: Path) -> str | None:
     """Return PATH.py:FUNCTION for `rewards.py:f`, `rewards.f` or `rewards:f`; None if there is no
     such file in the current folder or beside the other tool's file.
     """
-    alone = _only_function(Path(reward)) if reward.endswith(".py") else None
-    if alone is not None:
-        return f"{reward}:{alone}"
+    if reward.endswith(".py"):
+        functions = public_functions(Path(reward))
+        return f"{reward}:{functions[0]}" if len(functions) == 1 else None
     parts = re.fullmatch(r"(.+?)(?:\.py)?[.:](\w+)", reward)
     if parts is None:
         return None
@@ -85,16 +90,3 @@ def _find_function(reward: str, folder: Path) -> str | None:
         if path.is_file():
             return f"{path}:{parts[2]}"
     return None
-
-
-def _only_function(path: Path) -> str | None:
-    """Return the name of the one public function of a file; None if it has several, or cannot be
-    read.
-    """
-    try:
-        body = ast.parse(path.read_text("utf-8")).body
-    except (OSError, ValueError, SyntaxError):
-        return None
-    functions = [item.name for item in body if isinstance(item, ast.FunctionDef)]
-    public = [name for name in functions if not name.startswith("_")]
-    return public[0] if len(public) == 1 else None

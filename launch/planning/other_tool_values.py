@@ -9,8 +9,8 @@ from typing import Any
 
 from launch.config.other_tool_files import LINE
 from launch.config.quoting import quote_if_needed
+from launch.config.typed_values import is_sweep, write_value
 from launch.planning.local_rows import LocalRows
-from launch.planning.typed_values import is_sweep
 from launch.worker.finding import Fix
 
 
@@ -27,6 +27,9 @@ class Translation:
     differences: list[str] = field(default_factory=list)  # what differs, and what that changes
     missing: list[str] = field(default_factory=list)  # what only the reader knows
     left_out: list[str] = field(default_factory=list)  # what changes no number of the training
+    unneeded: list[str] = field(default_factory=list)  # settings that the line is the same without
+    # values for keys that the trainer may not support with the first one
+    alternatives: dict[str, str] = field(default_factory=dict)
     rows: LocalRows | None = None  # of its data, where that is a file here
     given: dict[str, str] = field(default_factory=dict)  # overrides of the line, by key
     plans: bool = False  # whether the line plans, with what is missing left to the stage
@@ -37,7 +40,8 @@ class Translation:
         return next((value for value in values if has_content(value)), None)
 
     def set(self, key: str, value: Any) -> None:
-        self.overrides[key] = str(value) if is_sweep(value) else as_override(value)
+        text = str(value) if is_sweep(value) else as_override(value)
+        self.overrides[key] = write_value(key, text)
 
     @property
     def lines(self) -> list[str]:
@@ -56,6 +60,8 @@ class Translation:
             remarks.append(f"what differs: {'; '.join(self.differences)}")
         if self.left_out:
             remarks.append(f"left out, as it changes no number: {', '.join(self.left_out)}")
+        if self.unneeded:
+            remarks.append(f"what needs no key of its own here: {', '.join(self.unneeded)}")
         return remarks
 
     def explain(self, command: str) -> Fix:

@@ -4,6 +4,7 @@ verifiers.
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from launch.config.kinds import Kind
 from launch.config.origins import Origins
 from launch.config.ranges import VERIFIER_WEIGHT
 from launch.config.schema import Launcher, RootConfig
-from launch.errors import UserError, did_you_mean, path_problem, refusal
+from launch.errors import UserError, did_you_mean, path_problem, refusal, set_any
 from launch.planning.parallel import Width
 from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json, without_none
@@ -193,8 +194,52 @@ def _resolve_function(name: str, cwd: Path, where: str | None) -> str:
         exists = file.is_file()
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(path_problem(error, path)) from error
-    if exists and function.isidentifier():
-        return f"{file}:{function}"
-    reason = f"'{function}' is not the name of a function" if exists else f"{file} does not exist"
+    reason = f"{file} does not exist"
+    cure = Fix("write PATH.py:FUNCTION")
+    if exists:
+        names = names_in_module(file)
+        if function.isidentifier() and (names is None or function in names):
+            return f"{file}:{function}"
+        reason = f"the file has no function {function}"
+        public = public_functions(file)
+        if public:
+            cure = set_any(*(f"recipe.verifier={path}:{each}" for each in public))
     message = f"recipe.verifier={name}: {reason}"
-    raise refusal("no_verifier_file", message, where, "write PATH.py:FUNCTION")
+    raise refusal("no_verifier_file", message, where, cure)
+
+
+def public_functions(path: Path) -> list[str]:
+    """Return the names of the functions of a Python file that do not begin with `_`; none if it cannot
+    be read.
+    """
+    return [
+        item.name
+        for item in _parse_module(path)
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name[0] != "_"
+    ]
+
+
+def names_in_module(path: Path) -> set[str] | None:
+    """Return every name that a Python file defines or imports at its top; None if these cannot be known
+    without running it.
+    """
+    names: set[str] = set()
+    for item in _parse_module(path):
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(item.name)
+        elif isinstance(item, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in item.names)
+        elif isinstance(item, ast.Assign | ast.AnnAssign):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            names.update(ast.unparse(target) for target in targets)
+        elif not isinstance(item, ast.Expr):
+            return None  # `if`, `try`, a loop
+    return None if "*" in names or not names else names
+
+
+def _parse_module(path: Path) -> list[ast.stmt]:
+    """Return the statements of a Python file; none if it cannot be parsed."""
+    try:
+        return ast.parse(path.read_text("utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return []

@@ -22,14 +22,16 @@ from launch.config.line import (
     is_bare_word,
     override_key,
 )
-from launch.config.nodes import find_hint
+from launch.config.nodes import find_hint, node_class
 from launch.config.other_tools import explain_value, find_verb, known_names
 from launch.config.schema import RootConfig
-from launch.errors import nearest
+from launch.config.typed_values import as_whole, read_value, write_value
+from launch.errors import misspelt, nearest
 from launch.planning.files_as_lines import is_of_separate_model, words_of_accelerate
-from launch.planning.typed_values import as_whole, read_value
+from launch.planning.other_tool_defaults import names_without_counterpart
 from launch.resources import GROUPS, group_options
 from launch.upstream.pin.lock import locked_schema
+from launch.upstream.trainers import trainer_files
 
 PLAN_VERBS = ("run", "plan", "check", "preview", "submit")  # their line is one that a plan takes
 _FILES = (".yaml", ".yml")
@@ -44,7 +46,15 @@ _METHOD_NAMES = (
     *("objective", "rl", "rl_type", "rlhf_type", "stage", "mode"),
     *("adv_estimator", "advantage_estimator"),
 )
-_LISTS = ("lora_target_modules", "target_modules", "lora_target", "reward_funcs", "dataset")
+_MIXERS = ("dataset_mixer_list", "dataset_mixer", "mixer_list")
+_LISTS = (
+    *_MIXERS,
+    "lora_target_modules",
+    "target_modules",
+    "lora_target",
+    "reward_funcs",
+    "dataset",
+)
 _FILE_NAMES = ("config", "config_file", "yaml", "recipe_file")
 # The short options of sbatch, whose capitals matter.
 _OF_SBATCH = {
@@ -60,6 +70,57 @@ _OF_SBATCH = {
     "x": "exclude",
     "w": "nodelist",
 }
+_OF_OPEN_INSTRUCT = {
+    name: name for name in ("finetune", "dpo_tune_cache", "reward_modeling", "dpo")
+}
+_OF_OPEN_INSTRUCT["grpo_fast"] = "grpo_fast"
+# Programs that start a trainer.
+_LAUNCHERS = (
+    *("python", "python3", "accelerate", "torchrun", "deepspeed", "srun", "sbatch", "uv", "poetry"),
+    *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
+    *("axolotl.cli.train", "llamafactory.cli", "trl.cli", "launch", "run", "train"),
+)
+# scripts of other tools' trainers
+_PROGRAMS = (
+    *(
+        "sft",
+        "dpo",
+        "kto",
+        "grpo",
+        "rm",
+        "reward",
+        "reward_trainer",
+        "train",
+        "train_bash",
+        "cli",
+        "main",
+    ),
+    *(
+        "run_sft",
+        "run_dpo",
+        "run_orpo",
+        "sft_trainer",
+        "main_ppo",
+        "train_ppo_ray",
+        "train_sft",
+        "train_dpo",
+    ),
+    *(
+        "ppo",
+        "rloo",
+        "orpo",
+        "launcher",
+        "olmo_core_finetune",
+        "run_clm",
+        "lora_finetune_single_device",
+    ),
+    *(
+        "full_finetune_distributed",
+        "full_finetune_single_device",
+        "lora_finetune_distributed",
+        "mason",
+    ),
+)
 _NEGATED = re.compile(r"(?:no|disable|without|skip)_(.+)")
 _YAML_KEY = re.compile(r"[A-Za-z_][\w.]*:")
 _SHORT = re.compile(r"-([A-Za-z])(\d[\d:-]*)?")
@@ -84,7 +145,8 @@ class TypedLine:
     notes: list[str] = field(default_factory=list)  # how a word was understood
     is_dry: bool = False  # nothing is to be started
     processes: int | None = None  # of all machines
-    is_as_in_file: bool = False  # `gpus: 8`
+    script: str = ""  # a program of the reader's own
+    is_incomplete: bool = False  # a key as in a file, `gpus: 8`, or a number without one
 
     @property
     def names_data(self) -> bool:
@@ -110,14 +172,14 @@ def read_line(argv: Sequence[str], of_file: Sequence[str] = ()) -> TypedLine:
     for name, values in split_words([*of_file, *words]):
         if name.endswith(":"):
             typed.foreign.append(name)
-            typed.is_as_in_file = True
+            typed.is_incomplete = True
         if name:
             _take_setting(typed, name.removesuffix(":"), values)
         else:
             _take_word(typed, values[0])
     if typed.method in group_options("stage") and not typed.settings and "--stage" in words:
         typed.overrides["stage"] = typed.method
-    if typed.processes is not None:
+    if typed.processes is not None and "gpus" not in typed.overrides:
         machines = as_whole(typed.overrides.get("nodes")) or 1
         typed.overrides["gpus"] = str(max(1, typed.processes // machines))
     return typed
@@ -133,11 +195,14 @@ def split_words(
     while position < len(words):
         word = words[position]
         position += 1
-        if word in ("--json", *MULTIRUN):
+        if word in ("--json", "--", "-", *MULTIRUN):
             continue
         name, equals, value = word.partition("=")
         short = _SHORT.fullmatch(word)
         has_value = position < len(words) and is_bare_word(words[position])
+        is_reward = "reward" in name or "verifier" in name
+        if has_value and words[position].endswith(".py") and not is_reward:
+            has_value = False  # a script behind a switch, `--use_deepspeed sft.py`
         if _YAML_KEY.fullmatch(word) and has_value:  # `gpus: 8`, as a file has it
             yield word, [words[position]]
             position += 1
@@ -145,7 +210,7 @@ def split_words(
             yield f"-{short[1]}", [short[2]]
         elif word.startswith("-") and not equals:
             most = len(words) if _normalize_name(name) in _LISTS else 1
-            most = 0 if _normalize_name(name) in switches else most
+            most = 0 if _normalize_name(name) in switches or not has_value else most
             values: list[str] = []
             while position < len(words) and len(values) < most and is_bare_word(words[position]):
                 values.append(words[position])
@@ -184,12 +249,33 @@ def _take_word(typed: TypedLine, word: str) -> None:
         typed.file = Path(word)
         return
     typed.foreign.append(word)
+    if word in _LAUNCHERS:
+        return
+    if word.isdigit() and "gpus" not in typed.overrides:
+        typed.overrides["gpus"] = word  # `plan sft 8`
+        typed.is_incomplete = True
+        return
     is_program = word.endswith(".py") or word == "launch"  # `accelerate launch sft.py`
+    if word.endswith(".py"):
+        _take_program(typed, word)
     word = word.removesuffix(".py")
     if word.endswith(DATA_FILES) or NAME_AFTER_FILE.fullmatch(word):
         _take_data(typed, word)
     elif not _take_method(typed, word) and not is_program:
         typed.notes.append(f"'{word}' was not understood")
+
+
+def _take_program(typed: TypedLine, path: str) -> None:
+    """Read a trainer's script: open-instruct's is a trainer of launch, and any other than those of the
+    tools is the reader's own.
+    """
+    stem = Path(path).stem
+    trainer = _OF_OPEN_INSTRUCT.get(stem)
+    if trainer is not None:
+        typed.overrides.setdefault("trainer", trainer)
+        typed.method = str(trainer_files()[trainer]["kind"])
+    elif stem not in _PROGRAMS:
+        typed.script = path
 
 
 def _take_method(typed: TypedLine, word: str) -> bool:
@@ -212,7 +298,7 @@ def _take_method(typed: TypedLine, word: str) -> bool:
 
 
 def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
-    value = ",".join(values)
+    value = (" " if _normalize_name(written) in _MIXERS else ",").join(values)
     if _take_named_file(typed, written, value):
         return
     written, value = _write_out(written, value)
@@ -221,6 +307,7 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
         typed.foreign.append(written)
         typed.notes.append(f"there is no trainer {value}")
         return
+    own = None if own == "cluster" and value not in group_options("cluster") else own
     is_unknown_stage = own == "stage" and value not in group_options("stage")
     if written.startswith("-") or own is None or is_unknown_stage:
         typed.foreign.append(written)
@@ -240,7 +327,7 @@ def _take_setting(typed: TypedLine, written: str, values: list[str]) -> None:
     elif {_normalize_name(written), name} & {*_METHOD_NAMES} and _take_method(typed, value):
         _note_name(typed, written, name)
     elif own is not None:
-        typed.overrides[own] = _own_value(own, value)
+        typed.overrides[own] = write_value(own, _own_value(own, value))
     else:
         _note_name(typed, written, name)
         typed.settings[name] = read_value(name, value)
@@ -273,7 +360,7 @@ def _note_name(typed: TypedLine, written: str, name: str) -> None:
     """Record that a name was read as a similar one."""
     plain = _normalize_name(written)
     if name not in (plain, plain.replace(".", "_"), plain.rpartition(".")[2]):
-        typed.notes.append(f"{written} is read as {name}")
+        typed.notes.append(f"{written} is read as {name}, a guess by its spelling")
 
 
 def _take_of_machines(typed: TypedLine, name: str, value: str) -> bool:
@@ -351,6 +438,12 @@ def _take_model(typed: TypedLine, own: str | None, value: str) -> None:
         typed.overrides["model"] = value
         typed.notes.append(f"{value} is the model group of launch, model={value}")
         return
+    groups = [] if "/" in value or Path(value).exists() else group_options("model")
+    near = nearest(value.replace("-", "_").lower(), groups, limit=1, cutoff=0.85)
+    if near:
+        typed.overrides["model"] = near[0]
+        typed.notes.append(f"{value} is taken for model={near[0]}, a guess by its spelling")
+        return
     is_path = value.startswith(("/", "~", "./")) and not Path(value).expanduser().is_dir()
     hub_id = hub_id_of(Path(value).name if is_path else value)
     if hub_id is not None:
@@ -406,8 +499,9 @@ def _own_key(written: str) -> str | None:
         return key
     if "." not in key:
         key = _normalize_name(key)
-    is_own = key in GROUPS or find_hint(RootConfig, key) is not None
-    return key if is_own and key != "recipe" else None
+    hint = find_hint(RootConfig, key)
+    is_own = hint is not None and node_class(hint) is None
+    return key if is_own or key in GROUPS else None
 
 
 def _find_setting(written: str) -> str:
@@ -422,18 +516,17 @@ def _find_setting(written: str) -> str:
         if name in known:
             return name
     last = plain.rpartition(".")[2]
-    swapped = [name for name in sorted(known) if sorted(name) == sorted(last)]
-    near = swapped or nearest(last, known, limit=1, cutoff=0.75)
-    return near[0] if near else plain.replace(".", "_")
+    if any(pattern.fullmatch(last) for pattern, _ in names_without_counterpart()):
+        return last
+    return misspelt(last, known) or plain.replace(".", "_")
 
 
 @cache
 def _known_settings() -> frozenset[str]:
     """Return every name of a setting that is known."""
     names = {*known_names(), *_METHOD_NAMES, *_FILE_NAMES, *_ON_SLURM, *_DRY}
-    for row in KINDS.values():
-        if row.trainer:
-            names.update(locked_schema(row.trainer).fields)
+    for trainer in trainer_files():
+        names.update(locked_schema(trainer).fields)
     return frozenset(names)
 
 

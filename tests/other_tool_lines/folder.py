@@ -143,6 +143,24 @@ _REWARD = """\
 def exact_reward(completions, answer, **columns):
     return [float(right in text) for text, right in zip(completions, answer)]
 """
+_TWO_REWARDS = """\
+def short(completions, **columns):
+    return [float(len(text) < 80) for text in completions]
+
+
+def polite(completions, **columns):
+    return [float("please" in text) for text in completions]
+"""
+_JOB = """\
+#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=8
+#SBATCH --time=12:00:00
+#SBATCH -p gpu
+#SBATCH --output=%j.log
+srun accelerate launch --num_processes 16 --num_machines 2 open_instruct/finetune.py \\
+    --model_name_or_path {model} --output_dir $OUT \\
+    --learning_rate 1e-5
+"""
 
 
 def write_folder(folder: Path) -> None:
@@ -159,4 +177,6 @@ def write_folder(folder: Path) -> None:
     for name, content in _JSON.items():
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     (folder / "train.sbatch").write_text("#!/bin/bash\nsrun python train.py\n", encoding="utf-8")
+    (folder / "job.slurm").write_text(_JOB.format(model=MODEL), encoding="utf-8")
+    (folder / "two.py").write_text(_TWO_REWARDS, encoding="utf-8")
     (folder / "reward.py").write_text(_REWARD, encoding="utf-8")

@@ -13,6 +13,7 @@ import pytest
 from launch.config.kinds import DataFormat, Kind
 from launch.data.formats import convert, recognise
 from launch.data.row_errors import RowError
+from launch.errors import UserError, actions_of
 from launch.planning.digest_cache import DigestCache
 from tests.conftest import fixed_machine, planned, problem
 
@@ -121,6 +122,44 @@ def test_an_own_verifier_decides_the_identity_by_its_content(tmp_path: Path) -> 
             planned("stage=demo_rlvr", f"recipe.verifier={own}:f", machine=machine).identity
         )
     assert identities[0] == identities[2] != identities[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "advised"),
+    [
+        ("def score(**_): ...\ndef _help(): ...\n", ["score"]),
+        ("import math\n\n\ndef short(**_): ...\n\n\ndef polite(**_): ...\n", ["short", "polite"]),
+    ],
+)
+def test_a_function_that_the_file_lacks_is_refused_with_those_that_it_has(
+    tmp_path: Path, content: str, advised: list[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError) as refused:
+        planned("stage=demo_rlvr", f"recipe.verifier={own}:other")
+    [found] = refused.value.problems
+    assert found.id == "no_verifier_file" and "no function other" in found.message
+    actions = [str(action) for action in actions_of(found.cure)]
+    assert actions == [f"recipe.verifier={own}:{name}" for name in advised]
+    planned("stage=demo_rlvr", *actions[:1])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "from rules import other\n",
+        "other = lambda **_: [1.0]\n",
+        "from rules import *\n",
+        "try:\n    from rules import other\nexcept ImportError:\n    other = None\n",
+    ],
+)
+def test_a_function_that_a_file_takes_from_elsewhere_is_planned(
+    tmp_path: Path, content: str
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(content, encoding="utf-8")
+    planned("stage=demo_rlvr", f"recipe.verifier={own}:other")
 
 
 def test_rows_keep_their_columns_and_lose_their_answer() -> None:

@@ -107,3 +107,12 @@ def test_what_needs_the_rows_is_named_with_the_flag(
     assert "flags.dataset_streaming" in [str(action) for action in actions_of(problem.cure)]
     # without the stream it is no problem
     planned(*line, machine=machine)
+
+
+def test_the_stream_of_a_mixture_is_replaced_by_that_of_the_data_set(folder: Path) -> None:
+    machine = machine_in(folder)
+    [problem] = problems(*SFT, MINE, STEPS, "flags.streaming=true", machine=machine)
+    assert problem.id == "stream_of_a_mixture"
+    [action] = actions_of(problem.cure)
+    assert (action.sets, action.removes) == ((STREAMED,), "flags.streaming")
+    planned(*SFT, MINE, STEPS, *action.sets, machine=machine)

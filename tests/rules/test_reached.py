@@ -48,6 +48,18 @@ LINES: list[tuple[str, int, str, str]] = [
         "device=cpu recipe.attention=flash_2",
     ),
     ("epochs_in_schedule", 1, "reward_modeling", "recipe.epochs=2"),
+    (
+        "schedule_needs_numbers",
+        1,
+        "trl_sft trl_dpo trl_kto trl_grpo",
+        "recipe.lr_scheduler=cosine_with_min_lr",
+    ),
+    (
+        "schedule_needs_numbers",
+        2,
+        "trl_sft trl_dpo trl_kto trl_grpo",
+        "recipe.lr_scheduler=warmup_stable_decay",
+    ),
     ("missing_rlvr_key", 1, "trl_grpo", "recipe.prompts_per_step=null recipe.global_batch_size=8"),
     (
         "missing_rlvr_key",

@@ -192,6 +192,24 @@ PLANS: list[tuple[str, str, Values, list[Values]]] = [
         ],
     ),
     (
+        "schedule_needs_numbers",
+        "trl_sft",
+        {"recipe.lr_scheduler": "cosine_with_min_lr"},
+        [
+            {"recipe.lr_scheduler": "cosine"},
+            {
+                "recipe.lr_scheduler": "cosine_with_min_lr",
+                "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+            },
+        ],
+    ),
+    (
+        "schedule_needs_numbers",
+        "trl_dpo",
+        {"recipe.lr_scheduler": "warmup_stable_decay"},
+        [{"recipe.lr_scheduler": "linear"}],
+    ),
+    (
         "not_generative",
         "reward_modeling",
         {"evaluate": True, "kind": "rm", "trainer.output_glob": "**/config.json"},

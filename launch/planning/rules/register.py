@@ -62,6 +62,7 @@ FLAGS_RULES: tuple[PlanRule[FlagsCase], ...] = (
     labels.both_labels_are_there,
     labels.most_steps_have_both_labels,
     labels.weights_balance_the_labels,
+    streaming.data_set_is_streamed,
     streaming.streamed_data_is_bounded_by_steps,
     streaming.nothing_needs_the_rows_before_they_are_streamed,
     learnt.marked_rows_are_local,

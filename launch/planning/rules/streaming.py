@@ -11,7 +11,7 @@ from launch.config.recipe_keys import recipe_mapping
 from launch.config.schema import Family
 from launch.planning.rules.plan_rule import FlagsCase, plan_rule
 from launch.rules.code import failed
-from launch.worker.finding import Finding, Fix
+from launch.worker.finding import Action, Finding, Fix
 
 _FLAG = "dataset_streaming"
 _SAMPLING = "train_sampling_strategy"
@@ -24,6 +24,20 @@ def _streams(case: FlagsCase) -> bool:
 
 def _place(case: FlagsCase) -> str | None:
     return case.flags[_FLAG].provenance.where
+
+
+@plan_rule("stream_of_a_mixture")
+def data_set_is_streamed(case: FlagsCase) -> Iterator[Finding]:
+    """TRL reads --streaming of a mixture (--datasets) alone, and --dataset_streaming of the data set that
+    launch passes (trl/scripts/sft.py:97).
+    """
+    flag = case.flags.get("streaming")
+    is_on = flag is not None and str(flag.value).lower() == "true"
+    if flag is None or not is_on or case.trainer.family != Family.trl:
+        return
+    message = "flags.streaming is read for a mixture of TRL's own alone: no row would be streamed"
+    cure = Fix.of("set {0}", Action((f"flags.{_FLAG}=true",), "flags.streaming"))
+    yield failed(message, cure, flag.provenance.where)
 
 
 @plan_rule("streaming_without_end")

@@ -1,10 +1,15 @@
-"""Reads a value of a typed line: a number in words, with a comma or a `k`, a list, or a sweep."""
+"""Reads a value of a typed line: a number in words, with a comma or a `k`, a list, or a sweep; and writes
+one with a unit as launch's key has it.
+"""
 
 from __future__ import annotations
 
 import re
+import typing
 from typing import Any
 
+from launch.config.nodes import find_hint
+from launch.config.schema import RootConfig
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 
 _NUMBERS = {
@@ -20,6 +25,47 @@ _OF_TOKENS = re.compile(r".*(len|length|seq|context|cutoff|tokens|block_size).*"
 _TIME = re.compile(r"(\d+-)?\d+(:\d\d){1,2}")  # YAML reads a number of seconds
 _DECIMAL_COMMA = re.compile(r"\d,\d+(e-\d+)?")
 _FRACTIONS = re.compile(r"lr|.*learning_rate|.*beta|.*ratio|.*decay|.*dropout|temperature|.*_coef")
+_DURATION = re.compile(
+    r"(?:(\d+)\s*d(?:ays?)?)?\s*(?:(\d+)\s*h(?:ours?|rs?)?)?\s*(?:(\d+)\s*m(?:in(?:utes?)?)?)?",
+    re.IGNORECASE,
+)
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([mgt])i?b?", re.IGNORECASE)
+_GIB = {"m": 1 / 1024, "g": 1, "t": 1024}
+_TIMES = ("cluster.time", "cluster.tokenize_time")
+_NAMES = ("recipe.lora.modules_to_save", "recipe.lora.target_parameters")  # always a list
+_NOTHING = ("none", "nil", "unlimited", "infinite", "inf")
+
+
+def write_value(key: str, text: str) -> str:
+    """Return a value as launch's key has it: `4k` tokens are 4096, `2d` is 2-00:00:00, `80GB` of a GPU
+    is 80, `None` is null; any other text as it is.
+    """
+    duration = _DURATION.fullmatch(text) if key in _TIMES and text else None
+    if duration is not None:
+        return _as_time(duration)
+    memory = _MEMORY.fullmatch(text)
+    if memory is not None and key == "cluster.gpu_memory":
+        return f"{float(memory[1]) * _GIB[memory[2].lower()]:g}"
+    if memory is not None and key == "cluster.memory":
+        return f"{memory[1]}{memory[2].upper()}"
+    if key in _NAMES and text and text[0] not in "[{$":
+        return f"[{text}]"
+    if text.lower() in _NOTHING and _may_be_null(key):
+        return "null"
+    is_thousands = key.startswith("recipe.") and _THOUSANDS.fullmatch(text) is not None
+    return str(read_value(key, text)) if is_thousands else text
+
+
+def _as_time(duration: re.Match[str]) -> str:
+    """Return days, hours and minutes as Slurm has them."""
+    days, hours, minutes = (int(part or 0) for part in duration.groups())
+    hours += days * 24 + minutes // 60
+    clock = f"{hours % 24:02}:{minutes % 60:02}:00"
+    return f"{hours // 24}-{clock}" if hours >= 24 else clock
+
+
+def _may_be_null(key: str) -> bool:
+    return type(None) in typing.get_args(find_hint(RootConfig, key))
 
 
 def read_value(name: str, text: str) -> Any:
