@@ -200,7 +200,7 @@ class Conversion:
             self.labels.add(columns)
             if form != DataFormat.text:  # whose marks are learnt as they stand
                 self.rendered.add(self._texts(columns), row.place)
-            self.unused.add(named, used, self._texts(columns))
+            self.unused.add(named, used, self._texts(columns), self._answers(columns))
             self.doubtful.add(named, used, self._conversations(columns), row.place)
             for turns in self._conversations(columns):
                 self.unused.add_turns(turns)
@@ -235,6 +235,11 @@ class Conversion:
                 reasoning = turn.get("reasoning_content")
                 if isinstance(reasoning, str):
                     yield reasoning
+
+    def _answers(self, columns: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the texts of the answers of a converted row."""
+        for turns in self._conversations(columns):
+            yield from (turn["content"] for turn in turns if turn["role"] == "assistant")
 
     def _conversations(self, columns: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
         """Yield the conversations of a converted row. Columns that a verifier gets are none, whatever

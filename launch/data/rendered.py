@@ -32,6 +32,7 @@ _MARKS = re.compile(
             r"GPT4 (?:Correct )?(?:User|Assistant):",
             r"\n[ \t]*(?:Human|User|HUMAN|USER|Assistant|ASSISTANT|Chatbot|ChatGPT|<bot>):",
             r" ASSISTANT:",
+            r"\n[ \t]*(?:user|person|speaker|participant|agent|player) ?[12ab]:",
             r"<functioncall>|<tool_response>|<start_function_call>",
             r"\n\n###\n\n",
         )
@@ -42,7 +43,15 @@ _MARKS = re.compile(
 _HINTS = (
     *("<|", "<｜", "<_", "[|", "inst]", "sys>", "_of_turn>", "<reserved_", "<extra_id_", "###"),
     *("functioncall>", "tool_response>", "function_call>", "user:", "human:", "assistant:"),
-    *("chatbot:", "chatgpt:", *(f"{name}{end}" for name in _SPEAKERS.split("|") for end in ">]")),
+    *(
+        "chatbot:",
+        "chatgpt:",
+        "1:",
+        "2:",
+        " a:",
+        " b:",
+        *(f"{name}{end}" for name in _SPEAKERS.split("|") for end in ">]"),
+    ),
 )
 _FEW = 20  # if fewer than one row in so many has a mark, its text may be about templates
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.yaml_nodes import write_scalar
-from launch.data.truths import final_answer, find_truth, has_instructions
+from launch.data.truths import final_answer, find_truth, has_instructions, is_object
 from launch.errors import refusal
 from launch.worker.trl_options import BY_ROW, is_own, verifier_of
 from launch.worker.verifiers import BUILT_IN
@@ -58,9 +58,9 @@ def choose_verifier(row: Mapping[str, object], cwd: Path) -> str:
         return BY_ROW
     if has_instructions(truth):
         return "ifeval"
-    text = final_answer(str(truth)).strip()
-    if not isinstance(truth, str | int | float):
+    if not isinstance(truth, str | int | float) or is_object(truth):
         return str(cwd / UNWRITTEN)
+    text = final_answer(str(truth)).strip()
     try:
         float(text.replace(",", ""))
     except ValueError:

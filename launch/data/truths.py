@@ -10,6 +10,7 @@ from launch.data.row_errors import RowError, parse_json
 
 # keys of what `ifeval` reads, in the forms of lm-eval and of the Tulu 3 mixture
 _INSTRUCTIONS = ("instruction_id", "func_name")
+_SHOWN = 40  # characters of a truth in a message
 _NESTED = "ground_truth"  # the key of verl's `reward_model`
 
 
@@ -43,6 +44,11 @@ def _parse_object(value: object) -> object:
     return parse_json(str(value)) if is_object else value
 
 
+def is_object(truth: object) -> bool:
+    """Return whether a ground truth is an object, also one in a text, as JSON."""
+    return isinstance(_parse_object(truth), dict)
+
+
 def has_instructions(truth: object) -> bool:
     """Return whether a ground truth lists the instructions that `ifeval` checks."""
     first = _parse_object(truth[0] if isinstance(truth, list) and truth else truth)
@@ -54,23 +60,27 @@ def read_truth(row: Mapping[str, object], *, is_compared: bool) -> str | None:
 
     A value of another type becomes JSON, which the verifiers of open-instruct and of the user read.
     A verifier that compares an answer with the truth (`is_compared`) gets the final answer of a
-    solution of GSM8K; an object, or a list of several answers, is refused for it.
+    solution of GSM8K; an object, also as JSON, or a list of several answers, is refused for it.
 
     Raises RowError: data_row.
     """
     truth = find_truth(row)
-    if truth is None or isinstance(truth, str):
-        return final_answer(truth) if truth and is_compared else truth
+    if truth is None:
+        return None
     is_by_name = row.get("dataset") not in EMPTY  # read by the verifier that the row names
     if not is_compared or is_by_name or has_instructions(truth):
-        return json.dumps(truth, ensure_ascii=False)
+        return truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+    if isinstance(truth, str):
+        if is_object(truth):
+            raise _not_comparable(f"an object as JSON, {truth[:_SHOWN]}")
+        return final_answer(truth)
     if isinstance(truth, list) and len(truth) == 1:
         truth = truth[0]
     if isinstance(truth, str):
         return truth
     if isinstance(truth, dict):
-        keys = ", ".join(map(repr, truth))
-        raise _not_comparable(f"an object with {keys}", f"{_path_of(row)}.{next(iter(truth))}")
+        described = f"an object with {', '.join(map(repr, truth))}"
+        raise _not_comparable(described, f"{_path_of(row)}.{next(iter(truth))}")
     if isinstance(truth, list):
         raise _not_comparable(f"a list of {len(truth)} values", f"{_path_of(row)}.0")
     return json.dumps(truth, ensure_ascii=False)
@@ -91,9 +101,12 @@ def _path_of(row: Mapping[str, object]) -> str:
     return f"{column}.{_NESTED}" if is_nested else column
 
 
-def _not_comparable(described: str, path: str) -> RowError:
+def _not_comparable(described: str, path: str | None = None) -> RowError:
+    """Return the error of a truth that no answer equals; `path` leads to a value that one may equal."""
     cure = (
-        f"name the value to compare (data.columns.ground_truth={path}), or judge answers by a "
-        "function of your own (recipe.verifier=PATH.py:FUNCTION), which gets it as JSON"
+        "judge answers by a function of your own (recipe.verifier=PATH.py:FUNCTION), which gets it "
+        "as JSON"
     )
+    if path is not None:
+        cure = f"name the value to compare (data.columns.ground_truth={path}), or {cure}"
     return RowError(f"ground_truth is {described}, and an answer is compared with a text", cure)

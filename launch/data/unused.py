@@ -22,7 +22,8 @@ class UnusedColumns:
     """The columns that the conversion leaves out, over all rows.
 
     A column counts where it has a value: a text, numbers or lists may say what is to be learned, or
-    hold it. A text that stands in a turn as well is not lost.
+    hold it. A text that stands in a turn as well is not lost, unless an answer only begins with it:
+    it may be what the answer completes, such as the first lines of a program.
     """
 
     is_verified: bool = False  # whether a verifier gets every column
@@ -31,16 +32,26 @@ class UnusedColumns:
     _telling: set[str] = field(default_factory=set)  # with a text or a truth value in some row
     _keys: set[str] = field(default_factory=set)  # of turns
 
-    def add(self, row: Mapping[str, object], used: Iterable[str], texts: Iterable[str]) -> None:
-        """Count a row: the columns that are `used`, and the texts of its turns."""
+    def add(
+        self,
+        row: Mapping[str, object],
+        used: Iterable[str],
+        texts: Iterable[str],
+        answers: Iterable[str],
+    ) -> None:
+        """Count a row: the columns that are `used`, the texts of its turns, and those of them that
+        are answers.
+        """
         self.rows += 1
         used = {*used, *(VERIFIER_COLUMNS if self.is_verified else ())}
-        turns: set[str] | None = None
+        turns: dict[str, bool] | None = None  # whether each is an answer
         for name, value in row.items():
             is_label = name in LABELS and isinstance(value, bool)
             if name in used or is_label or value in EMPTY:
                 continue
-            turns = {text.strip() for text in texts} if turns is None else turns
+            if turns is None:
+                completed = {text.strip() for text in answers}
+                turns = {text.strip(): text.strip() in completed for text in texts}
             if _is_lost(value, turns):
                 self._filled[name] = self._filled.get(name, 0) + 1
                 if name not in self._telling and _tells(value):
@@ -86,9 +97,11 @@ _OTHER = 2
 _UNUSED = "columns that are not used"
 
 
-def _is_lost(value: object, turns: set[str]) -> bool:
+def _is_lost(value: object, turns: Mapping[str, bool]) -> bool:
     """Return whether a value contains something that is not in the text of a turn. A single word
     has to be a turn's whole text, because it may occur in others by chance.
+
+    turns: the text of each turn, and whether it is an answer.
     """
     if value in EMPTY:
         return False
@@ -99,7 +112,9 @@ def _is_lost(value: object, turns: set[str]) -> bool:
     text = value.strip() if isinstance(value, str) else None
     if text is None or text in turns:
         return text is None
-    return len(text.split()) == 1 or not any(text in turn for turn in turns)
+    if len(text.split()) == 1:
+        return True
+    return not any(text in turn[is_answer:] for turn, is_answer in turns.items())
 
 
 def _tells(value: object) -> bool:

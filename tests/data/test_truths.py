@@ -93,11 +93,24 @@ def test_rows_of_verl_are_verified_by_their_answer(tmp_path: Path) -> None:
         ("First read.\nThen write.", "rewards.py:reward"),  # no answer equals so long a text
         (COUNTDOWN, "rewards.py:reward"),
         (["a", "b"], "rewards.py:reward"),
+        (json.dumps({"inputs": ["1"], "outputs": ["2"]}), "rewards.py:reward"),
+        ("{1, 2}", "exact"),
     ],
 )
 def test_the_verifier_fits_the_ground_truth(tmp_path: Path, truth: object, verifier: str) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"prompt": "Hi", "ground_truth": truth}])
     assert str(read_for_draft(path, {}).verifier).endswith(verifier)
+
+
+def test_a_row_with_tests_of_a_program_among_answers_is_named(tmp_path: Path) -> None:
+    """Half of the rows are of another subject: a comparison would give the right programs 0."""
+    tests = {"prompt": "Write it", "ground_truth": json.dumps({"inputs": ["1"], "outputs": ["2"]})}
+    rows = [{"prompt": "Hi", "ground_truth": "72"}, tests]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    assert read_for_draft(path, {}).verifier == "math"
+    [problem] = problems(path, kind=Kind.rlvr)
+    assert (problem.id, problem.where) == ("data_row", f"{path}:2")
+    assert read_truth(tests, is_compared=False) == tests["ground_truth"]
 
 
 def test_a_row_with_an_object_is_named(tmp_path: Path) -> None:

@@ -174,6 +174,8 @@ RENDERED = (
     f"GPT4 Correct User: {ASKED}<|end_of_turn|>GPT4 Correct Assistant:",
     f"<|User|>{ASKED}<|Assistant|>",
     f"[Human]\n{ASKED}",
+    f"User 1: {ASKED}\nUser 2: {ANSWERED}",
+    f"Hi.\nPerson A: {ASKED}\nPerson B: {ANSWERED}",
     f"<<SYS>>\nBe kind.\n<</SYS>> {ASKED}",
 )
 # texts that only write about such things
@@ -182,6 +184,7 @@ PROSE = (
     "The human: a being. The system: a set of parts.",
     "## Response\nWrite to the assistant [now].",
     "<think>What is salt?</think>",
+    "Step 1: open the file.\nStep 2: read it.\nA user 1: or 2.",
 )
 
 

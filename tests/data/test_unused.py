@@ -54,6 +54,23 @@ def test_a_single_word_is_lost_where_a_turn_only_contains_it(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("answer", "is_named"),
+    [
+        ("def add(a, b):\n    return a + b", True),
+        ("from math import sqrt\n\ndef add(a, b):\n    return a + b", False),
+        ("def add(a, b):", False),  # the whole answer
+    ],
+)
+def test_what_an_answer_begins_with_may_belong_to_the_prompt(
+    tmp_path: Path, answer: str, is_named: bool
+) -> None:
+    row = {"prompt": "Write it", "starter_code": "def add(a, b):", "completion": answer}
+    assert ("'starter_code'" in describe(tmp_path, [row])) == is_named
+    asked = {**row, "prompt": f"{row['starter_code']} is the head. Write it"}
+    assert "'starter_code'" not in describe(tmp_path, [{**asked, "completion": "return a + b"}])
+
+
+@pytest.mark.parametrize(
     ("turn", "named"),
     [
         ({"human": "Hi", "assistant": "Hello", "rationale": "Why not"}, "'rationale'"),
