@@ -174,8 +174,10 @@ def test_a_way_that_the_line_contradicts_is_left_out() -> None:
         (
             "plan stage=sft lora_alpha=32",
             [
-                "the equivalent command, with the stage's own values for all that it omits: "
-                "`launch plan stage=sft recipe.lora.rank=16 recipe.lora.alpha=32`",
+                (
+                    "the equivalent command, with the stage's own values for all that it omits: "
+                    "`launch plan stage=sft recipe.lora.rank=16 recipe.lora.alpha=32`"
+                ),
             ],
         ),
         (

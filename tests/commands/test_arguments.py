@@ -116,10 +116,7 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
         ("generate a temperature=-1 x", "bad_value at override temperature, -1, 0, 100"),
         ("generate a seed=-1 x", "bad_value at override seed, -1, 0"),
         ("generate a max_tokens=0 x", "bad_value at override max_tokens, 0, 1"),
-        (
-            "new mine --dat x",
-            "unknown_option at command line, --dat, launch new mine --data x, new",
-        ),
+        ("new mine --dat x", "unknown_option at command line, --dat, --data, new"),
         ("upstream stauts", "bad_value at command line, status, stauts"),
         ("upstream status HEAD", "usage at command line, HEAD, upstream"),
         ("upstream status --force", "unknown_option at command line, --force, upstream"),
